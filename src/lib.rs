@@ -30,6 +30,30 @@
 //! read), [`order`] (the plan itself), [`ops`] (chains of ops outside of a pipeline), [`workers`] (decoding on other machines),
 //! [`device`] (batches on a GPU), [`rewrite`] (well-formed copies of a data set) and [`doctor`] (what a run would refuse). The
 //! program `feedstock` is the package `feedstock-cli`.
+//!
+//! On images that the example makes:
+//!
+//! ```
+//! use feedstock::{BatchSize, Dataset, Rank, Shuffle, decode_image, random_resized_crop};
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+//! # images.write(folder.path(), &mut |_| {}).unwrap();
+//! # let uri = folder.path().to_str().unwrap();
+//! # use feedstock::catalog::{CatalogOptions, CatalogStore};
+//! # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+//! # let options = feedstock::OpenOptions { catalog, ..feedstock::OpenOptions::default() };
+//! let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images
+//! let pipeline = dataset
+//!     .map("image", [decode_image(), random_resized_crop(32)])
+//!     .shuffle(Shuffle::seeded(7))
+//!     .batch(BatchSize::global(8))
+//!     .epochs(1);
+//! let mut batches = pipeline.rank(Rank::new(1, 2)).start()?; // one of two ranks
+//! let batch = batches.next().unwrap()?;
+//! assert_eq!((batch["image"].shape(), batches.state().position.0), (vec![4, 32, 32, 3], 8));
+//! # Ok::<(), feedstock::Error>(())
+//! ```
 
 pub use feedstock_dataset::{Cursor, OpenOptions, Rank, SampleId, Shuffle, Tail};
 pub use feedstock_ingest::{RawBatches, RawOptions, SampleContext, default_threads};
@@ -47,6 +71,21 @@ pub use feedstock_trainer_bridge::{
 };
 
 /// How a data set is catalogued: layouts, stored catalogs, what to do with damaged shards.
+///
+/// ```
+/// use feedstock::catalog::{CatalogOptions, CatalogStore, Layout};
+/// use feedstock::{Dataset, OpenOptions};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() }; // leaves no files
+/// let options = OpenOptions { catalog, layout: Some(Layout::HfParquet), ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?;
+/// assert_eq!(dataset.catalog().describe_sample(feedstock::SampleId(3)), "train-00000-of-00001.parquet row 3");
+/// # Ok::<(), feedstock::Error>(())
+/// ```
 pub mod catalog {
     pub use feedstock_dataset::{
         AudioProbe, BadShards, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Durations, Layout,
@@ -57,11 +96,39 @@ pub mod catalog {
 }
 
 /// Where data sets are stored: credentials, endpoints, caches.
+///
+/// ```
+/// use feedstock::OpenOptions;
+/// use feedstock::storage::{DiskCacheOptions, StorageOptions};
+///
+/// let options = OpenOptions {
+///     storage: StorageOptions::default()
+///         .with("aws_endpoint", "https://minio.example:9000")
+///         .with("aws_secret_access_key", "wJalrXUtnFEMI"),
+///     disk_cache: Some(DiskCacheOptions::new("/nvme/feedstock", 500 << 30)),
+///     ..OpenOptions::default()
+/// };
+/// assert!(!format!("{:?}", options.storage).contains("wJalrXUtnFEMI")); // secrets print as ***
+/// ```
 pub mod storage {
     pub use feedstock_dataset::{DiskCacheOptions, Secret, StorageOptions};
 }
 
 /// The order of samples, computed without reading data.
+///
+/// ```
+/// use feedstock::order::{DataHashes, Plan, PlanInput, Position};
+/// use feedstock::{Cursor, Shuffle};
+///
+/// let data = DataHashes { identity: 0xFEED, blocks: 1, legacy: 0 };
+/// let starts: Vec<u64> = (0..=100).map(|block| block * 40).collect(); // 100 blocks of 40 samples
+/// let input = PlanInput { block_starts: starts.into(), selection: None, data, filter: None, encoded_bytes: 400 << 20 };
+/// let plan = Plan::new(input, &Shuffle::seeded(7).window(1_000))?;
+/// let saved: Cursor = plan.cursor(3, Position(1_024));
+/// assert_eq!((plan.len(), saved.epoch), (4_000, 3));
+/// assert_eq!(plan.epoch(3).digest(0..4_000), plan.digest()); // each sample once
+/// # Ok::<(), feedstock::Error>(())
+/// ```
 pub mod order {
     pub use feedstock_dataset::{
         DataHashes, Digest, Fingerprint, Lengths, Plan, PlanInput, Position, StepShape, StepSize, Stop,
@@ -69,6 +136,16 @@ pub mod order {
 }
 
 /// Descriptions of ops, and chains of ops outside of a pipeline.
+///
+/// ```
+/// use feedstock::ops::{Chain, RaggedRow, SampleSeed, Scratch};
+///
+/// let chain = Chain::parse("tokenize_chars:abc")?;
+/// let mut row = RaggedRow::new();
+/// chain.apply_ragged(b"cab", SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!((chain.output().shape_at(row.length()), row.bytes()[0]), (vec![3], 2));
+/// # Ok::<(), feedstock::Error>(())
+/// ```
 pub mod ops {
     pub use feedstock_ops::text::{TokenizeChars, Unknown};
     pub use feedstock_ops::{
@@ -78,6 +155,34 @@ pub mod ops {
 }
 
 /// Worker processes that decode for ranks, and the trust between them.
+///
+/// ```
+/// use feedstock::workers::{Worker, WorkerOptions};
+/// use feedstock::{BatchSize, Dataset, Rank, Workers, decode_image, resize};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # use feedstock::catalog::{CatalogOptions, CatalogStore};
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = feedstock::OpenOptions { catalog, ..feedstock::OpenOptions::default() };
+/// let mut worker = WorkerOptions::new(feedstock::OpenOptions::default); // usually on another machine
+/// # worker.open_with = std::sync::Arc::new(|| feedstock::OpenOptions {
+/// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+/// #     ..feedstock::OpenOptions::default()
+/// # });
+/// worker.listen = "127.0.0.1:0".into();
+/// worker.allow = vec![uri.to_owned()];
+/// let worker = Worker::start(worker)?;
+///
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?;
+/// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]).batch(BatchSize::per_rank(8)).epochs(1);
+/// let pipeline = pipeline.workers(Workers::at(&worker.address().to_string())?);
+/// let rows: usize = pipeline.rank(Rank::new(0, 1)).start()?.map(|batch| batch.map_or(0, |batch| batch.len())).sum();
+/// assert_eq!((rows, worker.status().samples), (16, 16)); // the worker decoded all of them
+/// # Ok::<(), feedstock::Error>(())
+/// ```
 pub mod workers {
     pub use feedstock_ingest::{
         ClientTls, FleetIdentity, Identity, ServerTls, Token, Worker, WorkerOptions, WorkerStatus,
@@ -85,6 +190,29 @@ pub mod workers {
 }
 
 /// Batches in the memory of a GPU, and the ops that finish them there.
+///
+/// ```
+/// # use feedstock::device::{DeviceOptions, Finish, FinishType, PictureFinish};
+/// # use feedstock::{BatchSize, Dataset, Rank, decode_image, resize};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # use feedstock::catalog::{CatalogOptions, CatalogStore};
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = feedstock::OpenOptions { catalog, ..feedstock::OpenOptions::default() };
+/// let mut finish = PictureFinish::default(); // normalised, channels first
+/// finish.dtype = FinishType::F16;
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?;
+/// let pipeline = dataset
+///     .map("image", [decode_image(), resize([32, 32])])
+///     .batch(BatchSize::per_rank(8))
+///     .device(DeviceOptions::host().finish("image", Finish::Picture(finish))); // DeviceOptions::cuda(0) on a GPU
+/// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+/// let image = batch.device_tensor("image").unwrap();
+/// assert_eq!((image.shape(), image.element().name()), (&[8, 3, 32, 32][..], "float16"));
+/// # Ok::<(), feedstock::Error>(())
+/// ```
 pub mod device {
     pub use feedstock_trainer_bridge::{
         DeviceOptions, DeviceTensor, FeatureFinish, FeatureNorm, Finish, FinishType, MixupCutmix,
@@ -95,11 +223,49 @@ pub mod device {
 }
 
 /// Copies of a data set as well-formed shards, with the same samples.
+///
+/// ```
+/// use feedstock::Dataset;
+/// use feedstock::rewrite::{Recode, RewriteOptions, rewrite};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # use feedstock::catalog::{CatalogOptions, CatalogStore};
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = feedstock::OpenOptions { catalog, ..feedstock::OpenOptions::default() };
+/// # let copy = tempfile::tempdir().unwrap();
+/// # let destination = copy.path().to_str().unwrap();
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // images of about 64 × 32 pixels
+/// let smaller = RewriteOptions { recode: Some(Recode { max_side: 32, quality: 90 }), ..RewriteOptions::default() };
+/// let report = rewrite(&dataset, destination, &smaller)?;
+/// assert_eq!((report.samples, report.shrunk, report.verified), (16, 16, true));
+/// # Ok::<(), feedstock::Error>(())
+/// ```
 pub mod rewrite {
     pub use feedstock_ingest::{OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteReport, rewrite};
 }
 
 /// A look at each sample before a run: what would be refused or is unusual.
+///
+/// ```
+/// use feedstock::Dataset;
+/// use feedstock::doctor::{DoctorOptions, examine};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # use feedstock::catalog::{CatalogOptions, CatalogStore};
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = feedstock::OpenOptions { catalog, ..feedstock::OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?;
+/// let report = examine(&dataset, &DoctorOptions::default())?;
+/// assert_eq!((report.examined, report.refused()), (16, 0));
+/// assert_eq!(report.columns[0].column, "image");
+/// # Ok::<(), feedstock::Error>(())
+/// ```
 pub mod doctor {
     pub use feedstock_ingest::doctor::{DoctorOptions, Report, examine};
 }

@@ -61,6 +61,33 @@ impl Dataset {
 
     /// Maps the samples of `older`, an earlier version of this data set, to those that it has now.
     ///
+    /// ```
+    /// use feedstock_dataset::{Dataset, SampleId};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("en/1.jpg", "a"), ("en/2.jpg", "bb"), ("de/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let open = async |part: &str| {
+    /// #     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// #     let path = folder.path().join(part);
+    /// #     Dataset::open_with(path.to_str().unwrap(), OpenOptions { catalog, ..OpenOptions::default() }).await
+    /// # };
+    /// # futures::executor::block_on(async {
+    /// let older = open("en").await?; // 1.jpg, 2.jpg
+    /// std::fs::write(folder.path().join("en/0.jpg"), "new").unwrap();
+    /// std::fs::remove_file(folder.path().join("en/2.jpg")).unwrap();
+    ///
+    /// let map = open("en").await?.samples_of(&older).await?;
+    /// assert_eq!(map.newer(SampleId(0)), Some(SampleId(1))); // 1.jpg comes after 0.jpg now
+    /// assert_eq!(map.newer(SampleId(1)), None); // 2.jpg is gone
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// Storage's, from reading the footers that the catalogs store.
     pub async fn samples_of(&self, older: &Self) -> Result<SameSamples> {

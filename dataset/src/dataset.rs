@@ -62,6 +62,14 @@ impl Dataset {
     /// Opens `uri` (a folder or prefix, one object, or a pattern such as `s3://b/train-{000..099}.tar`) with
     /// default options.
     ///
+    /// ```
+    /// use feedstock_dataset::{Dataset, ErrorKind};
+    ///
+    /// let error = futures::executor::block_on(Dataset::open("/no/such/folder")).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Gone);
+    /// assert!(error.message().contains("/no/such/folder"));
+    /// ```
+    ///
     /// # Errors
     /// `Gone` if nothing is there; `Denied`; `BadConfig` if the objects are not a data set. The message names the object
     /// and the reason.
@@ -71,6 +79,30 @@ impl Dataset {
 
     /// Opens `uri` with `options`: from a stored catalog that fits, else by building one. A relative path is resolved now,
     /// so later changes of the working directory have no effect.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Dataset, Layout};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let dataset = Dataset::open_with(uri, options).await?;
+    /// assert_eq!((dataset.len(), dataset.catalog().layout()), (3, Layout::Folder));
+    ///
+    /// let options = OpenOptions { block_bytes: 1_000, ..OpenOptions::default() };
+    /// let error = Dataset::open_with(uri, options).await.unwrap_err();
+    /// assert_eq!(error.message(), "block_bytes must be at least 4096; got 1000");
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -129,6 +161,30 @@ impl Dataset {
     /// The expression may use the catalog's columns (see [`Catalog::schema`]), `sample_id`, DataFusion's functions and
     /// those of [`OpenOptions::functions`].
     ///
+    /// ```
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let dataset = Dataset::open_with(uri, options).await?;
+    /// let cats = dataset.clone().filter("class = 'cat'").await?.filter("path like '%2.jpg'").await?;
+    /// assert_eq!((cats.len(), cats.filter_sql()), (1, Some("(class = 'cat') AND (path like '%2.jpg')")));
+    ///
+    /// let error = dataset.filter("class = 'bird'").await.unwrap_err();
+    /// assert!(error.message().starts_with("the filter `class = 'bird'` keeps none of the 3 samples"));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for an invalid expression (the message lists the columns) and for one that keeps no sample.
     pub async fn filter(mut self, sql: &str) -> Result<Self> {
@@ -151,6 +207,31 @@ impl Dataset {
     }
 
     /// Keeps these columns (metadata and payload) in blocks and batches, in this order; only they are read.
+    ///
+    /// ```
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let dataset = Dataset::open_with(uri, options).await?;
+    /// let chosen = dataset.clone().columns(&["image", "label"])?;
+    /// let names: Vec<String> = chosen.block_reader().schema().fields().iter().map(|field| field.name().clone()).collect();
+    /// assert_eq!(names, ["image", "label"]);
+    ///
+    /// let error = dataset.columns(&["picture"]).unwrap_err();
+    /// assert!(error.message().starts_with("no column named picture; the columns are: "));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for an unknown column (the message lists the known ones) or one named twice.
@@ -188,6 +269,34 @@ impl Dataset {
     ///
     /// Copies of a data set have the same [`Catalog::content_hash`] and order, so a cursor of one fits the other. Without
     /// ETags, data sets with different bytes may have the same content hash, too. Their place hashes differ.
+    ///
+    /// ```
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// # let copy = tempfile::tempdir().unwrap();
+    /// # for name in ["cat/1.jpg", "cat/2.jpg", "dog/3.jpg"] {
+    /// #     std::fs::create_dir_all(copy.path().join(name).parent().unwrap()).unwrap();
+    /// #     std::fs::copy(folder.path().join(name), copy.path().join(name)).unwrap();
+    /// # }
+    /// # let again = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let (copied, other) = (copy.path().to_str().unwrap(), OpenOptions { catalog: again, ..OpenOptions::default() });
+    /// let (original, copy) = (Dataset::open_with(uri, options).await?, Dataset::open_with(copied, other).await?);
+    /// assert_eq!(original.catalog().content_hash(), copy.catalog().content_hash()); // one order, one cursor
+    /// assert_ne!(original.place_hash(), copy.place_hash());
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn place_hash(&self) -> u64 {
         self.opened.place_hash
     }
@@ -195,6 +304,31 @@ impl Dataset {
     /// Whether its catalog is stored where the options state, so that the next open need not build it again. This is false
     /// for a mix, with [`CatalogStore::Nowhere`](crate::CatalogStore::Nowhere), for signed URLs, and if the cache folder
     /// could not be written (the log states why).
+    ///
+    /// ```
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # let cache = tempfile::tempdir().unwrap();
+    /// # let open = async |store| {
+    /// #     let catalog = CatalogOptions { store, ..CatalogOptions::default() };
+    /// #     Dataset::open_with(uri, OpenOptions { catalog, ..OpenOptions::default() }).await
+    /// # };
+    /// # futures::executor::block_on(async {
+    /// assert!(open(CatalogStore::Cache(cache.path().into())).await?.is_catalog_kept());
+    /// assert!(!open(CatalogStore::Nowhere).await?.is_catalog_kept());
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn is_catalog_kept(&self) -> bool {
         self.opened.is_catalog_kept
     }
@@ -264,6 +398,30 @@ impl Dataset {
 
     /// Runs a query over the table `catalog`, such as `select label, count(*) from catalog group by label`. Returns at
     /// least one batch, which is empty if there are no rows.
+    ///
+    /// ```
+    /// use arrow::array::AsArray;
+    /// use arrow::datatypes::Int64Type;
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let dataset = Dataset::open_with(uri, options).await?;
+    /// let rows = dataset.sql("select class, count(*) as n from catalog group by class order by class").await?;
+    /// let n: Vec<i64> = rows[0]["n"].as_primitive::<Int64Type>().values().to_vec();
+    /// assert_eq!(n, [2, 1]); // cats, dogs
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for an invalid query, with DataFusion's message and the columns; storage's errors.

@@ -9,6 +9,33 @@ const PARTS_MAX: usize = 4096;
 impl DatasetSpec {
     /// Opens the described data set. `options` returns what a description does not hold: storage, caches, functions.
     ///
+    /// ```
+    /// use feedstock_dataset::{Dataset, DatasetSpec};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let cats = Dataset::open_with(uri, options).await?.filter("class = 'cat'").await?;
+    /// let sent = serde_json::to_string(&cats.spec()).unwrap();
+    ///
+    /// let spec: DatasetSpec = serde_json::from_str(&sent).unwrap(); // in another process
+    /// let own = || OpenOptions {
+    ///     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+    ///     ..OpenOptions::default()
+    /// };
+    /// assert_eq!(spec.open(&own).await?.len(), 2);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`] and [`Dataset::filter`].
     pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {

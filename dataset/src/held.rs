@@ -59,6 +59,17 @@ pub(crate) fn as_declared(rows: &RecordBatch, declared: &SchemaRef) -> Result<Re
 
 /// Converts a column to its declared type.
 ///
+/// ```
+/// use std::sync::Arc;
+/// use arrow::array::{ArrayRef, AsArray, StringViewArray};
+/// use arrow::datatypes::DataType;
+///
+/// let held: ArrayRef = Arc::new(StringViewArray::from(vec![Some("cat"), None]));
+/// let declared = feedstock_dataset::declared_array(&held, &DataType::Utf8)?;
+/// assert_eq!(declared.as_string::<i32>().iter().collect::<Vec<_>>(), [Some("cat"), None]);
+/// # Ok::<(), feedstock_dataset::Error>(())
+/// ```
+///
 /// # Errors
 /// `BadConfig` if its texts exceed the 2 GiB that the type can hold.
 pub fn declared_array(column: &ArrayRef, declared: &DataType) -> Result<ArrayRef> {

@@ -8,6 +8,28 @@ impl Dataset {
     ///
     /// Only that column is read: in one pass over it, unless it is in the catalog's memory.
     ///
+    /// ```
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let table = "path,text,seconds\n1.wav,hello,2.5\n2.wav,bye,1.25\n";
+    /// # for (name, text) in [("1.wav", "a"), ("2.wav", "b"), ("list.csv", table)] {
+    /// #     std::fs::write(folder.path().join(name), text).unwrap();
+    /// # }
+    /// # let list = folder.path().join("list.csv");
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let dataset = Dataset::open_with(list.to_str().unwrap(), options).await?; // a table: path, text, seconds
+    /// assert_eq!(dataset.lengths("seconds").await?.values()[..], [2.5, 1.25]);
+    ///
+    /// let error = dataset.lengths("text").await.unwrap_err();
+    /// assert_eq!(error.message(), "column text is Utf8; lengths need a column of numbers");
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for a column that is unknown or not numeric, and for a selected sample whose length is null, NaN,
     /// negative or infinite (the message names it and how to filter it out); storage's errors.

@@ -5,6 +5,32 @@
 //!    └────────────────────────────────────▶ blocks (the bytes of a run of samples)
 //! ```
 //! This crate knows nothing of pixels, waveforms or CPU pools. Start with [`Dataset::open`].
+//!
+//! ```
+//! use arrow::array::AsArray;
+//! use feedstock_dataset::{Dataset, Position, Shuffle};
+//!
+//! # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+//! # let folder = tempfile::tempdir().unwrap();
+//! # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+//! #     let path = folder.path().join(name);
+//! #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+//! #     std::fs::write(path, bytes).unwrap();
+//! # }
+//! # let uri = folder.path().to_str().unwrap();
+//! # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+//! # let options = OpenOptions { catalog, ..OpenOptions::default() };
+//! # futures::executor::block_on(async {
+//! let dataset = Dataset::open_with(uri, options).await?; // cat/1.jpg, cat/2.jpg, dog/3.jpg
+//! let plan = dataset.plan(&Shuffle::seeded(7))?;
+//! let planned = plan.epoch(0).sample_at(Position(0)); // the first sample of epoch 0
+//! let block = dataset.block_reader().fetch(planned.block, u64::MAX).await?;
+//! let image = block.rows.column_by_name("image").unwrap().as_binary_view().value(planned.row as usize);
+//! let path = folder.path().join(dataset.catalog().describe_sample(planned.sample));
+//! assert_eq!(image, std::fs::read(path).unwrap());
+//! # Ok::<(), feedstock_dataset::Error>(())
+//! # }).unwrap();
+//! ```
 
 mod as_of;
 mod blocks;

@@ -21,6 +21,30 @@ pub(crate) fn plan_input(catalog: &Catalog) -> PlanInput {
 impl Dataset {
     /// Returns the order of this data set's selected samples under `shuffle`.
     ///
+    /// ```
+    /// use feedstock_dataset::{Dataset, Position, Shuffle};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let dataset = Dataset::open_with(uri, options).await?;
+    /// let saved = dataset.plan(&Shuffle::seeded(7))?.cursor(0, Position(1));
+    /// let cats = dataset.filter("class = 'cat'").await?.plan(&Shuffle::seeded(7))?;
+    /// assert_eq!(cats.len(), 2);
+    /// let error = cats.check(&saved).unwrap_err();
+    /// assert!(error.message().starts_with("the cursor belongs to another order: its filter is "));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` if the filter keeps nothing, or if lanes or window are out of range.
     pub fn plan(&self, shuffle: &Shuffle) -> Result<Plan> {

@@ -6,6 +6,17 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// A process-wide weak reference: the value ends with its last user, and the next one makes another.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use feedstock_dataset::PerProcess;
+/// static SHARED: PerProcess<Vec<u8>> = PerProcess::new();
+/// let first = Arc::new(vec![0; 1024]);
+/// *SHARED.lock() = Arc::downgrade(&first);
+/// assert!(Arc::ptr_eq(&first, &SHARED.lock().upgrade().unwrap())); // one for the process
+/// drop(first);
+/// assert!(SHARED.lock().upgrade().is_none()); // it ended with its last user
+/// ```
 pub struct PerProcess<T>(OnceLock<Box<Place<T>>>);
 
 struct Place<T> {

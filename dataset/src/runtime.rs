@@ -108,6 +108,16 @@ impl IoRuntime {
 
     /// Runs `future` on these threads and blocks the caller's until it is done. Call it inside any other runtime, which it
     /// stalls meanwhile, but not on one of these threads.
+    ///
+    /// ```
+    /// use feedstock_dataset::{ErrorKind, IoRuntime, Storage, StorageOptions};
+    ///
+    /// let io = IoRuntime::shared()?;
+    /// let storage = Storage::new(StorageOptions::default(), io.clone())?;
+    /// let found = io.block_on(async move { storage.head("/no/such/file.tar").await }); // from a plain thread
+    /// assert_eq!(found.unwrap_err().kind(), ErrorKind::Gone);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// ```
     pub fn block_on<T, F>(&self, future: F) -> Result<T>
     where
         T: Send + 'static,

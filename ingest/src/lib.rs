@@ -12,6 +12,29 @@
 //!
 //! Invariants: blocks are admitted in plan order, so a full budget waits for steps that can finish without more;
 //! results depend on (seed, epoch, sample) alone, never on threads or arrival.
+//!
+//! ```
+//! use feedstock_dataset::Shuffle;
+//! use feedstock_ingest::{RawBatches, RawOptions};
+//!
+//! # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+//! # images.write(folder.path(), &mut |_| {}).unwrap();
+//! # let uri = folder.path().to_str().unwrap();
+//! # let own = || OpenOptions {
+//! #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+//! #     ..OpenOptions::default()
+//! # };
+//! let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+//! let options = RawOptions { shuffle: Shuffle::seeded(7), batch_rows: 6, ..RawOptions::default() };
+//! let mut rows = Vec::new();
+//! for batch in RawBatches::start(&dataset, &options)? { // record batches in plan order, undecoded
+//!     rows.push(batch?.num_rows());
+//! }
+//! assert_eq!(rows, [6, 6, 4]);
+//! # Ok::<(), feedstock_ingest::Error>(())
+//! ```
 
 pub mod doctor;
 mod fleet;

@@ -20,6 +20,31 @@ use std::time::Duration;
 const PLACES: usize = 4;
 
 /// How to read without decoding.
+///
+/// ```
+/// use feedstock_dataset::Rank;
+/// use feedstock_ingest::{RawBatches, RawOptions};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let own = || OpenOptions {
+/// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+/// #     ..OpenOptions::default()
+/// # };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+/// let mut rows = Vec::new();
+/// for rank in 0..2 {
+///     let options = RawOptions { rank: Rank::new(rank, 2), ..RawOptions::default() };
+///     for batch in RawBatches::start(&dataset, &options)? {
+///         rows.push(batch?.num_rows());
+///     }
+/// }
+/// assert_eq!(rows, [8, 8]); // half of the samples each
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct RawOptions {
     /// The order; [`Shuffle::none`] is the catalog's. Default: none.
@@ -56,6 +81,28 @@ impl Default for RawOptions {
 ///
 /// Columns: `sample_id` (UInt64), then the data set's selected columns; encoded bytes as BinaryView. The last
 /// batch may be shorter. Each sample comes once.
+///
+/// ```
+/// use feedstock_ingest::{RawBatches, RawOptions};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let own = || OpenOptions {
+/// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+/// #     ..OpenOptions::default()
+/// # };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+/// let some = futures::executor::block_on(dataset.columns(&["label"])?.filter("sample_id < 3"))?;
+/// let mut batches = RawBatches::start(&some, &RawOptions::default())?;
+/// let batch = batches.next().unwrap()?;
+/// let names: Vec<String> = batch.schema().fields().iter().map(|field| field.name().clone()).collect();
+/// assert_eq!((names, batch.num_rows()), (vec!["sample_id".to_owned(), "label".to_owned()], 3));
+/// assert!(batches.next().is_none());
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
 pub struct RawBatches {
     run: Run<Nothing>,
     offers: Offers<Nothing>,

@@ -17,6 +17,33 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One mapped column, as described.
+///
+/// ```
+/// # use feedstock_ingest::{MapSpec, Recipe};
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let own = || OpenOptions {
+/// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+/// #     ..OpenOptions::default()
+/// # };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+/// let map = |output: &str, key: Option<&str>| MapSpec {
+///     column: "image".into(),
+///     output: output.into(),
+///     ops: "decode_image,random_resized_crop:32".parse().unwrap(),
+///     pad_value: 0.0,
+///     key: key.map(str::to_owned),
+/// };
+/// let mut recipe = Recipe::new(dataset);
+/// recipe.maps = vec![map("first", None), map("second", None), map("third", Some("a")), map("fourth", Some("a"))];
+/// let salts: Vec<_> = recipe.compile()?.iter().map(|map| map.chain.salt()).collect();
+/// assert_ne!(salts[0], salts[1]); // two different crops of each image
+/// assert_eq!(salts[2], salts[3]); // twice the same crop
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MapSpec {
@@ -50,19 +77,46 @@ impl MapSpec {
     }
 }
 
-/// Which lengths a plan goes by, and how.
+/// The lengths that a plan uses, and how it uses them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ByLength {
     /// The numeric column of lengths.
     pub column: Option<String>,
-    /// Are samples of like length put into one batch?
+    /// Whether samples of similar length are put into one batch.
     pub bucketed: bool,
     /// Samples of a bucketing window.
     pub window: Option<u64>,
 }
 
 /// The description of a recipe.
+///
+/// ```
+/// use feedstock_ingest::{MapSpec, Recipe, RecipeSpec};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let own = || OpenOptions {
+/// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+/// #     ..OpenOptions::default()
+/// # };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+/// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
+/// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+/// # };
+/// let mut recipe = Recipe::new(dataset);
+/// recipe.maps.push(map("decode_image,resize:32x32")?);
+/// let sent = serde_json::to_string(&recipe.spec()).unwrap();
+///
+/// let spec: RecipeSpec = serde_json::from_str(&sent).unwrap(); // in another process
+/// let same = futures::executor::block_on(spec.open(&own))?; // `own` returns its OpenOptions
+/// assert_eq!(same.dataset.catalog().content_hash(), recipe.dataset.catalog().content_hash());
+/// assert_eq!(same.ops_hash()?, recipe.ops_hash()?);
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeSpec {
@@ -102,7 +156,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The data set's own order, without maps.
+    /// Creates a recipe of the data set's own order, without maps.
     pub fn new(dataset: Dataset) -> Self {
         Self {
             dataset,
@@ -116,18 +170,40 @@ impl Recipe {
         }
     }
 
-    /// Gives what the ops refer to by URI, loaded already.
+    /// Sets loaded resources that the ops refer to by URI.
     pub fn give(&mut self, resources: Resources) {
         self.resources = Loaded::given(resources);
     }
 
-    /// The ops' seed.
+    /// Returns the ops' seed.
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or(self.shuffle.seed())
     }
 
-    /// The order, for steps of this shape: only bucketed batches for each rank depend on it. Reads the column of lengths,
+    /// Returns the order, for steps of this shape: only bucketed batches for each rank depend on it. Reads the column of lengths,
     /// if one was named; blocks while it does.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Position, Rank, Shuffle, StepShape, StepSize, Tail};
+    /// use feedstock_ingest::Recipe;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let own = || OpenOptions {
+    /// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+    /// #     ..OpenOptions::default()
+    /// # };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+    /// let mut recipe = Recipe::new(dataset);
+    /// recipe.shuffle = Shuffle::seeded(7);
+    /// let shape = StepShape { size: StepSize::Rows(6), rank: Rank::new(0, 1), tail: Tail::Drop };
+    /// let plan = recipe.plan(&shape)?;
+    /// assert_eq!((plan.len(), plan.steps_left(0, Position(0), &shape)), (16, 2));
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` where lanes or window are out of range, a sample has no length, or one exceeds the total of a batch:
@@ -154,9 +230,9 @@ impl Recipe {
         }
     }
 
-    /// The same recipe with what is left of `epoch`, which was begun with the orders `carried`, the oldest first: the samples
-    /// that those had left, in their order, as far as the data set still has them and its filter keeps them. Reads the
-    /// catalogs of the data as they were; blocks while it does.
+    /// Returns the same recipe with the rest of `epoch`, which began with the orders `carried`, the oldest first. The rest is
+    /// the samples that those orders had left, in their order, as far as the data set still has them and its filter keeps
+    /// them. Reads the catalogs of the earlier data; blocks while it does.
     ///
     /// # Errors
     /// `Gone` where such a catalog is not kept; `BadConfig` where a cursor is of another seed, shuffle, mix or bucketing.
@@ -210,7 +286,33 @@ impl Recipe {
         Ok(known.insert(lengths).clone())
     }
 
-    /// The chains, compiled, what they refer to loaded; blocks while it is.
+    /// Compiles the chains, after loading what they refer to. Blocks while it loads.
+    ///
+    /// ```
+    /// use feedstock_ingest::{MapSpec, Recipe};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let own = || OpenOptions {
+    /// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+    /// #     ..OpenOptions::default()
+    /// # };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+    /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
+    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+    /// # };
+    /// let mut recipe = Recipe::new(dataset);
+    /// recipe.maps = vec![map("decode_image,resize:32x32")?];
+    /// assert_eq!(recipe.compile()?[0].chain.output().shape, [32, 32, 3]);
+    ///
+    /// recipe.maps.push(map("decode_image,resize:64x64")?);
+    /// let error = recipe.compile().err().unwrap();
+    /// assert!(error.message().starts_with("two maps have the output 'image'"));
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text, two maps of one output, an empty
@@ -236,7 +338,7 @@ impl Recipe {
         Ok(maps)
     }
 
-    /// The columns that ride along with the results of `maps`.
+    /// Returns the unmapped columns, which are delivered along with the results of `maps`.
     ///
     /// # Errors
     /// `BadConfig` for a map of a column that does not exist or cannot be mapped.
@@ -244,7 +346,32 @@ impl Recipe {
         unmapped(self.dataset.block_reader().schema(), &self.dataset, maps)
     }
 
-    /// A hash of the chains and of [`OPS_VERSION`]: not part of the order, kept in cursors to log changed ops.
+    /// Returns a hash of the chains and of [`OPS_VERSION`]. It is not part of the order; cursors store it, so that changed ops
+    /// are logged.
+    ///
+    /// ```
+    /// use feedstock_ingest::{MapSpec, Recipe};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let own = || OpenOptions {
+    /// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+    /// #     ..OpenOptions::default()
+    /// # };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+    /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
+    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+    /// # };
+    /// let mut recipe = Recipe::new(dataset);
+    /// recipe.maps = vec![map("decode_image,resize:32x32")?];
+    /// let saved = recipe.ops_hash()?;
+    /// recipe.maps = vec![map("decode_image,resize:32x32:filter=bicubic")?];
+    /// assert_ne!(recipe.ops_hash()?, saved); // a loader that resumes logs it
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Bug` where they cannot be written down.
@@ -252,7 +379,7 @@ impl Recipe {
         hash_of(&self.maps, OPS_VERSION)
     }
 
-    /// Its description, for another process.
+    /// Returns its description, for another process.
     pub fn spec(&self) -> RecipeSpec {
         RecipeSpec {
             dataset: self.dataset.spec(),
@@ -290,7 +417,7 @@ fn hash_of(maps: &[MapSpec], ops_version: u32) -> Result<u64> {
 }
 
 impl RecipeSpec {
-    /// Opens the data set; `options` gives what a description does not hold.
+    /// Opens the data set. `options` returns what a description does not hold: storage, caches, functions.
     ///
     /// # Errors
     /// As [`DatasetSpec::open`].
@@ -305,7 +432,29 @@ impl RecipeSpec {
         })
     }
 
-    /// Every URI that it names: of data sets, and of what the ops refer to.
+    /// Returns every URI that it names: of data sets, and of what the ops refer to.
+    ///
+    /// ```
+    /// use feedstock_ingest::{MapSpec, Recipe};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let own = || OpenOptions {
+    /// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+    /// #     ..OpenOptions::default()
+    /// # };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+    /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
+    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+    /// # };
+    /// let mut recipe = Recipe::new(dataset);
+    /// recipe.maps.push(map("tokenize:'s3://b/tokenizer.json'")?);
+    /// assert_eq!(recipe.spec().uris()[1..], ["s3://b/tokenizer.json"]); // a worker must allow all of them
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     pub fn uris(&self) -> Vec<String> {
         let mut uris: Vec<String> = self.dataset.uris().into_iter().map(str::to_owned).collect();
         uris.extend(self.maps.iter().flat_map(|map| map.ops.needs()).map(|need| need.uri().to_owned()));

@@ -26,12 +26,21 @@ use crate::spec::TensorSpec;
 use feedstock_base::{Error, Result};
 
 /// The description of a chain: its ops in order.
+///
+/// ```
+/// use feedstock_ops::{ChainSpec, decode_image, resize};
+///
+/// let spec = ChainSpec::from([decode_image(), resize([224, 288])]);
+/// let text = r#"[{"op": "decode_image"}, {"op": "resize", "size": [224, 288]}]"#;
+/// assert_eq!(serde_json::from_str::<ChainSpec>(text).unwrap(), spec);
+/// assert_eq!("decode_image,resize:224x288".parse::<ChainSpec>().unwrap(), spec);
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(transparent)]
 pub struct ChainSpec(pub Vec<Op>);
 
 impl ChainSpec {
-    /// Reads the command line's form: ops separated by commas, each `name[:value…][:key=value…]`.
+    /// Parses the command line's form: ops separated by commas, each `name[:value…][:key=value…]`.
     ///
     /// Values are numbers, `true`/`false`, words, `224x288` (height × width), `0.2..1` (a range) or `1/2/3` (a list);
     /// text in quotation marks is a word whatever it holds, and a URI whose only colon is that of its scheme needs
@@ -39,10 +48,13 @@ impl ChainSpec {
     ///
     /// ```
     /// use feedstock_ops::ChainSpec;
-    /// # fn main() -> feedstock_ops::Result<()> {
-    /// ChainSpec::parse("decode_image,random_resized_crop:224:scale=0.2..1:filter=bicubic,horizontal_flip")?;
-    /// # Ok(())
-    /// # }
+    ///
+    /// let spec = ChainSpec::parse("decode_image,random_resized_crop:224:scale=0.2..1:filter=bicubic,horizontal_flip")?;
+    /// assert_eq!(spec.0[1].name(), "random_resized_crop");
+    ///
+    /// let error = ChainSpec::parse("decode_image,random_resize_crop:224").unwrap_err();
+    /// assert!(error.message().contains("`random_resize_crop` is not an op (did you mean random_resized_crop?)"));
+    /// # Ok::<(), feedstock_ops::Error>(())
     /// ```
     ///
     /// # Errors
@@ -52,11 +64,31 @@ impl ChainSpec {
     }
 
     /// Returns what its ops refer to, each once: the caller has to load it.
+    ///
+    /// ```
+    /// use feedstock_ops::ChainSpec;
+    ///
+    /// let spec = ChainSpec::parse("decode_audio,resample:16000,add_noise:'s3://b/noise'")?;
+    /// assert_eq!(spec.needs()[0].uri(), "s3://b/noise");
+    /// assert!(ChainSpec::parse("decode_audio,resample:16000")?.needs().is_empty());
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     pub fn needs(&self) -> Vec<Need> {
         op::needs(&self.0)
     }
 
-    /// [`compile_with`](Self::compile_with) nothing: for chains that refer to nothing.
+    /// Compiles a chain that refers to nothing: [`compile_with`](Self::compile_with) without resources.
+    ///
+    /// ```
+    /// use feedstock_ops::{ChainSpec, center_crop, decode_image, to_chw};
+    ///
+    /// let chain = ChainSpec::from([decode_image(), center_crop(224), to_chw()]).compile()?;
+    /// assert_eq!(chain.output().shape, [3, 224, 224]);
+    ///
+    /// let error = ChainSpec::from([center_crop(224)]).compile().unwrap_err();
+    /// assert!(error.message().starts_with("op 0 (center_crop) cannot come first"));
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig`, naming the op and the reason.
@@ -65,6 +97,18 @@ impl ChainSpec {
     }
 
     /// Checks order and parameters, looks up what ops refer to, and fuses what can be fused.
+    ///
+    /// ```
+    /// use feedstock_ops::{ChainSpec, Noise, Resources};
+    ///
+    /// let spec = ChainSpec::parse("decode_audio,resample:16000,add_noise:'s3://b/noise'")?;
+    /// let error = spec.compile().unwrap_err();
+    /// assert!(error.message().contains("the noise s3://b/noise is not loaded"));
+    ///
+    /// let noise = Noise { sample_rate: 16_000, clips: vec![vec![0.1; 400]] };
+    /// assert!(spec.compile_with(&Resources::new().with_noise("s3://b/noise", noise))?.output().is_ragged());
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig`, naming the op and the reason.
@@ -109,18 +153,30 @@ pub struct Chain {
 impl Chain {
     /// Separates the draws of the chain from those of chains with another salt. Chains with equal salts draw the same. Default:
     /// no salt.
+    ///
+    /// ```
+    /// # use feedstock_ops::{Chain, Salt, SampleSeed};
+    /// let image = Chain::parse("decode_image,random_crop:224")?;
+    /// let (view, mask) = (image.clone().with_salt(Salt::of_output("view")), image.clone().with_salt(Salt::of_output("mask")));
+    /// let sample = SampleSeed::new(7, 0, 42);
+    /// assert_ne!(view.seed(sample), mask.seed(sample)); // two independent crops of one image
+    ///
+    /// let key = Salt::of_key("pair");
+    /// assert_eq!(view.with_salt(key).seed(sample), mask.with_salt(key).seed(sample)); // the same crop of both
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     #[must_use]
     pub fn with_salt(self, salt: Salt) -> Self {
         Self { salt, ..self }
     }
 
-    /// The seed that this chain's ops draw from: what finishes a row elsewhere continues with it.
+    /// Returns the seed that this chain's ops draw from. Code that finishes a row elsewhere continues with it.
     /// [`apply`](Self::apply) derives it itself.
     pub fn seed(&self, sample: SampleSeed) -> SampleSeed {
         sample.salted(self.salt)
     }
 
-    /// The salt of its draws.
+    /// Returns the salt of its draws.
     pub fn salt(&self) -> Salt {
         self.salt
     }
@@ -133,13 +189,32 @@ impl Chain {
         ChainSpec::parse(text)?.compile()
     }
 
-    /// The tensor that [`Chain::apply`] or, where it is ragged, [`Chain::apply_ragged`] writes.
+    /// Returns the tensor that [`Chain::apply`] writes; if it is ragged, [`Chain::apply_ragged`] writes it.
+    ///
+    /// ```
+    /// use feedstock_ops::{Chain, DType};
+    ///
+    /// let output = Chain::parse("decode_image,resize:224x224,normalize")?.output().clone();
+    /// assert_eq!((output.dtype, output.bytes()), (DType::F32, 224 * 224 * 3 * 4));
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     pub fn output(&self) -> &TensorSpec {
         self.plan.output()
     }
 
-    /// The same chain of images, leaving `share` (0 … 1) of those JPEGs that a GPU decodes as they are: its rows are
-    /// ragged, and read as `image::DeferredRow`s.
+    /// Returns the same chain of images, which leaves the fraction `share` (0 … 1) of the JPEGs that a GPU can decode
+    /// encoded. Its rows are ragged, and read as `image::DeferredRow`s.
+    ///
+    /// ```
+    /// use feedstock_ops::Chain;
+    ///
+    /// let chain = Chain::parse("decode_image,random_resized_crop:224,horizontal_flip")?;
+    /// assert!(chain.deferring(0.5)?.output().is_ragged());
+    ///
+    /// let error = Chain::parse("decode_image,center_crop:224,color_jitter:0.4")?.deferring(0.5).unwrap_err();
+    /// assert!(error.message().starts_with("a GPU decodes for chains of decode_image, then random_resized_crop"));
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` where the chain is not decode_image, one cut with the filter bilinear, and flips.
@@ -148,6 +223,24 @@ impl Chain {
     }
 
     /// Runs the chain on one sample's `encoded` bytes; the last op writes into `out`, whose alignment is free.
+    ///
+    /// ```
+    /// use feedstock_ops::{Chain, SampleSeed, Scratch};
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let chain = Chain::parse("decode_image,center_crop:1x2,horizontal_flip:1")?;
+    /// let image = encode(2, 1, &[255, 0, 0, 0, 0, 255]); // a PNG: red, blue
+    /// let mut row = vec![0; chain.output().bytes()];
+    /// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+    /// assert_eq!(row, [0, 0, 255, 255, 0, 0]);
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadSample` where the bytes cannot be decoded, exceed a limit or do not fit the ops; the content of `out` is
@@ -169,6 +262,26 @@ impl Chain {
     }
 
     /// As [`apply`](Chain::apply), for a chain whose output is ragged: `out` becomes as long as the sample is.
+    ///
+    /// ```
+    /// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
+    ///
+    /// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+    /// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    /// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+    /// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+    /// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+    /// # }
+    /// let chain = Chain::parse("decode_audio,resample:16000")?;
+    /// let (mut scratch, mut row) = (Scratch::new(), RaggedRow::new());
+    /// for samples in [320, 800] {
+    ///     chain.apply_ragged(&wav(16_000, &vec![0; samples]), SampleSeed::new(7, 0, 0), &mut scratch, &mut row)?;
+    ///     assert_eq!((row.length(), row.bytes().len()), (samples, 4 * samples));
+    /// }
+    /// let error = chain.apply_ragged(b"not audio", SampleSeed::new(7, 0, 1), &mut scratch, &mut row).unwrap_err();
+    /// assert_eq!(error.kind(), feedstock_ops::ErrorKind::BadSample);
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`apply`](Chain::apply).

@@ -4,6 +4,17 @@
 /// element.
 ///
 /// Keep it and reuse it: its memory grows only to that of the longest row it has held.
+///
+/// ```
+/// use feedstock_ops::RaggedRow;
+///
+/// let mut row = RaggedRow::new();
+/// row.f32s(2, 6).copy_from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]); // 2 frames of 3 features
+/// assert_eq!((row.length(), row.bytes().len()), (2, 24));
+/// let kept = row.capacity_bytes();
+/// row.i64s(1, 1)[0] = 7;
+/// assert_eq!((row.bytes(), row.capacity_bytes()), (&7i64.to_ne_bytes()[..], kept)); // no new memory
+/// ```
 #[derive(Default, Debug, Clone)]
 pub struct RaggedRow {
     words: Vec<u64>, // 8-byte alignment
@@ -17,23 +28,23 @@ impl RaggedRow {
         Self::default()
     }
 
-    /// The row's length along its ragged axis: samples, frames, tokens.
+    /// Returns the row's length along its ragged axis: samples, frames, tokens.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The row's elements, in the machine's byte order.
+    /// Returns the row's elements as bytes, in the machine's byte order.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the words are initialised, plain, and at least `bytes` long; any byte is a u8.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>(), self.bytes) }
     }
 
-    /// Bytes of memory it keeps.
+    /// Returns the bytes of memory that it keeps.
     pub fn capacity_bytes(&self) -> usize {
         self.words.capacity() * 8
     }
 
-    /// The memory of a row `length` long and of `elements` elements in all, whose content is unspecified.
+    /// Makes it a row of `length` along its ragged axis, with `elements` elements of unspecified content, and returns them.
     ///
     /// # Panics
     /// If memory cannot hold that number of elements, as a `Vec` does.
@@ -43,7 +54,7 @@ impl RaggedRow {
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<f32>(), elements) }
     }
 
-    /// As [`f32s`](Self::f32s), for token ids.
+    /// Makes it a row of token ids; otherwise as [`f32s`](Self::f32s).
     pub fn i64s(&mut self, length: usize, elements: usize) -> &mut [i64] {
         self.prepare::<i64>(length, elements);
         // SAFETY: as in `f32s`; any bits are an i64.
@@ -61,7 +72,14 @@ impl RaggedRow {
         unsafe { std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) }
     }
 
-    /// As [`raw`](Self::raw), but the row's present content is kept.
+    /// Lengthens the row and keeps its present content; otherwise as [`raw`](Self::raw).
+    ///
+    /// ```
+    /// let mut row = feedstock_ops::RaggedRow::new();
+    /// row.raw(3, 3).copy_from_slice(b"abc");
+    /// row.lengthen(5, 5)[3..].copy_from_slice(b"de");
+    /// assert_eq!((row.length(), row.bytes()), (5, &b"abcde"[..]));
+    /// ```
     ///
     /// # Panics
     /// As [`f32s`](Self::f32s).

@@ -6,6 +6,20 @@ use std::sync::Arc;
 /// Named things that a chain's ops refer to by the URI in their description.
 ///
 /// [`ChainSpec::needs`](crate::ChainSpec::needs) lists what to load; a chain that lacks one does not compile.
+///
+/// ```
+/// use feedstock_ops::{Need, Resources, tokenize};
+/// use feedstock_ops::ChainSpec;
+///
+/// let spec = ChainSpec::from([tokenize("s3://b/tokenizer.json")]);
+/// let mut resources = Resources::new();
+/// for need in spec.needs() {
+///     let Need::File(uri) = need else { continue };
+///     resources = resources.with_file(&uri, &b"{}"[..]); // read from storage
+/// }
+/// assert!(resources.file("s3://b/tokenizer.json").is_some());
+/// assert!(resources.noise("s3://b/noise").is_none());
+/// ```
 #[derive(Clone, Default)]
 pub struct Resources {
     files: HashMap<String, Arc<[u8]>>,
@@ -98,12 +112,12 @@ impl Resources {
         self
     }
 
-    /// The bytes of a file.
+    /// Returns the bytes of the file that ops call `uri`.
     pub fn file(&self, uri: &str) -> Option<&Arc<[u8]>> {
         self.files.get(uri)
     }
 
-    /// A noise data set.
+    /// Returns the noise that ops call `uri`.
     pub fn noise(&self, uri: &str) -> Option<&Arc<Noise>> {
         self.noise.get(uri)
     }

@@ -67,6 +67,29 @@ impl Scratch {
     /// A chain predicts what a sample takes from its header, before it decodes anything. If that is more, the chain gives
     /// up the sample with an error, and [`take_needed`](Self::take_needed) returns the bytes that it needs. `u64::MAX`, the
     /// default, leaves only the limits of ops.
+    ///
+    /// ```
+    /// use feedstock_ops::{Chain, SampleSeed, Scratch};
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let chain = Chain::parse("decode_image,resize:8x8")?;
+    /// let (image, mut row) = (encode(64, 64, &[0; 64 * 64 * 3]), vec![0; chain.output().bytes()]);
+    /// let mut scratch = Scratch::new();
+    /// scratch.allow(1_000);
+    /// assert!(chain.apply(&image, SampleSeed::new(7, 0, 0), &mut scratch, &mut row).is_err());
+    ///
+    /// let needed = scratch.take_needed().unwrap();
+    /// assert!(needed > 64 * 64 * 3);
+    /// scratch.allow(needed);
+    /// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut scratch, &mut row)?;
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     pub fn allow(&mut self, bytes: u64) {
         self.memory.most_bytes = bytes;
     }
@@ -108,7 +131,7 @@ impl Scratch {
         self.memory.most_bytes < u64::MAX
     }
 
-    /// Bytes that the buffers hold.
+    /// Returns the bytes that the buffers hold.
     pub fn kept_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.kept_bytes() as u64).sum()
     }
@@ -147,6 +170,26 @@ impl Scratch {
     /// Returns and forgets the warnings about all samples that were decoded since the last call.
     ///
     /// Call it after each sample to know which one they are about. A sample that failed may have left some.
+    ///
+    /// ```
+    /// use feedstock_ops::{Chain, SampleSeed, Scratch, Warning};
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let chain = Chain::parse("decode_image,resize:8x8")?;
+    /// let mut image = encode(8, 8, &[0; 8 * 8 * 3]);
+    /// image.truncate(image.len() - 12); // without its end
+    /// let (mut scratch, mut row) = (Scratch::new(), vec![0; chain.output().bytes()]);
+    /// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut scratch, &mut row)?;
+    /// assert!(scratch.take_warnings().contains(Warning::DamagedData));
+    /// assert!(scratch.take_warnings().is_empty());
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     pub fn take_warnings(&mut self) -> Warnings {
         std::mem::take(&mut self.warnings)
     }

@@ -31,28 +31,46 @@ fn absorb(state: u64, word: u64) -> u64 {
 }
 
 /// The seed of one sample in one epoch; see the module for the derivation.
+///
+/// ```
+/// use feedstock_ops::SampleSeed;
+///
+/// let draw = |seed: SampleSeed, op| seed.op(op).next_u64();
+/// let sample = SampleSeed::new(7, 3, 42); // the job's seed, the epoch, the sample
+/// assert_eq!(draw(sample, 1), draw(SampleSeed::new(7, 3, 42), 1)); // on any thread or machine
+/// assert_ne!(draw(sample, 1), draw(sample, 2)); // each op draws separately,
+/// assert_ne!(draw(sample, 1), draw(SampleSeed::new(7, 4, 42), 1)); // and in each epoch
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SampleSeed(u64);
 
 impl SampleSeed {
-    /// The seed of sample `sample_id` in `epoch` of the job seeded with `seed`.
+    /// Returns the seed of sample `sample_id` in `epoch` of the job seeded with `seed`.
     pub fn new(seed: u64, epoch: u64, sample_id: u64) -> Self {
         Self(absorb(absorb(absorb(0, seed), epoch), sample_id))
     }
 
-    /// The seed that a chain with this salt draws from.
+    /// Returns the seed that a chain with this salt draws from.
     #[must_use]
     pub fn salted(self, salt: Salt) -> Self {
         salt.0.map_or(self, |word| Self(absorb(self.0, word)))
     }
 
-    /// The generator of the op at `index` (0-based, counting every op of the chain).
+    /// Returns the generator of the op at `index` (0-based, counting every op of the chain).
     pub fn op(self, index: usize) -> Generator {
         Generator(Xoshiro256PlusPlus::seed_from_u64(absorb(self.0, index as u64)))
     }
 }
 
-/// What separates the random draws of one chain from those of other chains on the same sample. Default: without salt.
+/// Separates the random draws of one chain from those of other chains on the same sample. Default: no salt.
+///
+/// ```
+/// use feedstock_ops::{Salt, SampleSeed};
+///
+/// let sample = SampleSeed::new(7, 0, 42);
+/// assert_eq!(sample.salted(Salt::default()), sample);
+/// assert_ne!(sample.salted(Salt::of_output("view")), sample.salted(Salt::of_key("view")));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Salt(Option<u64>);
 
@@ -61,12 +79,12 @@ const OUTPUT_TAG: u64 = 1;
 const KEY_TAG: u64 = 2;
 
 impl Salt {
-    /// The salt of a further map of a column, whose result is named `output`.
+    /// Returns the salt of a further map of a column, whose result is named `output`.
     pub fn of_output(output: &str) -> Self {
         Self::of(OUTPUT_TAG, output)
     }
 
-    /// The salt of a key that the user chose: chains with equal keys draw the same.
+    /// Returns the salt of a key that the user chose. Chains with equal keys draw the same.
     pub fn of_key(key: &str) -> Self {
         Self::of(KEY_TAG, key)
     }
@@ -81,27 +99,41 @@ impl Salt {
     }
 }
 
-/// xoshiro256++ with the few distributions that ops draw from; portable to the bit.
+/// A generator of random numbers: xoshiro256++ with the distributions that ops draw from. All machines draw the same bits.
+///
+/// ```
+/// use feedstock_ops::SampleSeed;
+///
+/// let mut draws = SampleSeed::new(7, 0, 42).op(0);
+/// assert!((0..100).all(|_| draws.below(6) < 6));
+/// assert!((0..100).all(|_| (0.8..1.2).contains(&draws.uniform(0.8, 1.2))));
+/// let heads = (0..10_000).filter(|_| draws.chance(0.5)).count();
+/// assert!((4_700..5_300).contains(&heads));
+/// let mut cards = [0, 1, 2, 3];
+/// draws.shuffle(&mut cards);
+/// cards.sort_unstable();
+/// assert_eq!(cards, [0, 1, 2, 3]);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Generator(Xoshiro256PlusPlus);
 
 impl Generator {
-    /// 64 uniform bits.
+    /// Draws 64 uniform bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// Uniform in [0, 1), a multiple of 2⁻⁵³.
+    /// Draws a number uniformly from [0, 1), a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in [`low`, `high`), or `low` where they are equal.
+    /// Draws a number uniformly from [`low`, `high`); returns `low` if they are equal.
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + self.unit() * (high - low)
     }
 
-    /// Uniform in 0 … `bound` − 1 without bias (Lemire 2019); 0 where `bound` is 0.
+    /// Draws an integer uniformly from 0 … `bound` − 1, without bias (Lemire 2019); returns 0 if `bound` is 0.
     pub fn below(&mut self, bound: u32) -> u32 {
         // Rejects with probability < bound / 2³², so two tries are practically never exceeded.
         let threshold = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
@@ -115,18 +147,18 @@ impl Generator {
         }
     }
 
-    /// True with `probability`.
+    /// Returns true with `probability`, 0 … 1.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    /// A standard normal draw (Box–Muller, the cosine branch; libm keeps it portable).
+    /// Draws a number from the standard normal distribution (Box–Muller, the cosine branch; libm keeps it portable).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * libm::log(1.0 - self.unit())).sqrt();
         radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 
-    /// Fisher–Yates over `slice`.
+    /// Shuffles `slice` (Fisher–Yates).
     pub fn shuffle<T>(&mut self, slice: &mut [T]) {
         for i in (1..slice.len()).rev() {
             let bound = u32::try_from(i + 1).unwrap_or(u32::MAX);

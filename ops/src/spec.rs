@@ -1,8 +1,16 @@
-//! What a chain's output looks like: element type, shape, layout.
+//! The output of a chain: element type, shape, layout.
 
 use serde::{Deserialize, Serialize};
 
 /// The element type of a tensor.
+///
+/// ```
+/// use feedstock_ops::DType;
+///
+/// let bytes = [DType::U8, DType::F32, DType::I64].map(DType::bytes);
+/// assert_eq!(bytes, [1, 4, 8]);
+/// assert_eq!(serde_json::to_string(&DType::F32).unwrap(), r#""f32""#);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,7 +24,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Bytes per element.
+    /// Returns the bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
@@ -45,8 +53,19 @@ pub enum Layout {
 
 /// Element type, shape and layout of one sample's tensor.
 ///
-/// Rows of a batch stand one after the other. A *ragged* tensor has one axis, time, whose length each sample has for
-/// itself; a batch pads it to its longest row.
+/// The rows of a batch follow each other. A *ragged* tensor has one axis, time, whose length differs between samples; a
+/// batch pads it to its longest row.
+///
+/// ```
+/// use feedstock_ops::{DType, Layout, TensorSpec};
+///
+/// let image = TensorSpec::new(DType::U8, [224, 224, 3], Layout::Hwc);
+/// assert_eq!((image.elements(), image.bytes()), (150_528, 150_528));
+///
+/// let frames = TensorSpec::new(DType::F32, [0, 80], Layout::Tf).ragged(0);
+/// assert_eq!(frames.shape_at(500), [500, 80]);
+/// assert_eq!(frames.bytes_at(500), Some(160_000));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorSpec {
@@ -61,12 +80,12 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A tensor of `shape`, dense and in row-major order.
+    /// Creates a dense tensor of `shape`, in row-major order.
     pub fn new(dtype: DType, shape: impl Into<Vec<usize>>, layout: Layout) -> Self {
         Self { dtype, shape: shape.into(), layout, ragged_axis: None }
     }
 
-    /// The same tensor with `axis` of a length that each sample has for itself.
+    /// Returns the same tensor with `axis` ragged: each sample has its own length there.
     ///
     /// # Panics
     /// If there is no such axis.
@@ -82,7 +101,7 @@ impl TensorSpec {
         self.ragged_axis.is_some()
     }
 
-    /// The shape of a row whose ragged axis is `length` long; of a fixed tensor, its shape.
+    /// Returns the shape of a row whose ragged axis has `length` entries; for a fixed tensor, its shape.
     pub fn shape_at(&self, length: usize) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if let Some(axis) = self.ragged_axis {
@@ -91,18 +110,18 @@ impl TensorSpec {
         shape
     }
 
-    /// Elements of one sample; 0 where it is ragged.
+    /// Returns the elements of one sample; 0 if it is ragged.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of one sample; 0 where it is ragged.
+    /// Returns the bytes of one sample; 0 if it is ragged.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.bytes()
     }
 
-    /// Bytes of a row whose ragged axis is `length` long; of a fixed tensor, those of every row. `None` past the
-    /// address space.
+    /// Returns the bytes of a row whose ragged axis has `length` entries; for a fixed tensor, those of every row. `None` if
+    /// they exceed the address space.
     pub fn bytes_at(&self, length: usize) -> Option<usize> {
         self.shape_at(length).into_iter().try_fold(self.dtype.bytes(), usize::checked_mul)
     }

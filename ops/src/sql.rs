@@ -28,6 +28,12 @@ use crate::image::{DecodeImage, ImageFormat, decode_rgb, read_header};
 use feedstock_base::Result;
 
 /// The image functions, to be registered with a `SessionContext`.
+///
+/// ```
+/// let functions = feedstock_ops::sql_functions();
+/// let names: Vec<&str> = functions.iter().map(|function| function.name()).collect();
+/// assert_eq!(names[..4], ["image_width", "try_image_width", "image_height", "try_image_height"]);
+/// ```
 pub fn sql_functions() -> Vec<Arc<ScalarUDF>> {
     [What::Width, What::Height, What::Format, What::Decode]
         .into_iter()

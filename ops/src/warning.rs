@@ -21,7 +21,7 @@ impl Warning {
     /// Every warning.
     pub const ALL: [Self; 3] = [Self::EndUnknown, Self::LaterStreams, Self::DamagedData];
 
-    /// The warning's name in reports: `end_unknown`, `later_streams` or `damaged_data`.
+    /// Returns the warning's name in reports: `end_unknown`, `later_streams` or `damaged_data`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::EndUnknown => "end_unknown",
@@ -46,11 +46,22 @@ impl fmt::Display for Warning {
 }
 
 /// A set of [`Warning`]s. It needs no allocation.
+///
+/// ```
+/// use feedstock_ops::{Warning, Warnings};
+///
+/// let mut found: Warnings = [Warning::DamagedData].into_iter().collect();
+/// found.add([Warning::EndUnknown].into_iter().collect());
+/// let names: Vec<&str> = found.iter().map(Warning::as_str).collect();
+/// assert_eq!(names, ["end_unknown", "damaged_data"]);
+/// assert_eq!(Warnings::from_bits(found.bits()), Some(found));
+/// assert_eq!(Warnings::from_bits(128), None);
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Warnings(u8);
 
 impl Warnings {
-    /// Returns whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -16,6 +16,14 @@ pub(crate) const MAX_SIDE: u32 = 65_500;
 pub(crate) const MAX_CLASSES: u32 = 7_000;
 
 /// Layout of the files.
+///
+/// ```
+/// use feedstock_synth::Layout;
+///
+/// assert_eq!("webdataset".parse::<Layout>()?, Layout::WebDataset);
+/// assert_eq!(Layout::ALL.map(Layout::name), ["parquet", "folder", "webdataset", "ipc", "ilsvrc"]);
+/// # Ok::<(), feedstock_synth::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// Hugging Face: `data/train-00000-of-0000N.parquet` with `image: struct<bytes, path>`, `label`.

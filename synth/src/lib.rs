@@ -11,6 +11,19 @@
 //! edges and gradients, 4:2:0 JPEG at [`DEFAULT_QUALITY`]. A 400×350 image has about 110 KB on average (`cargo test
 //! -p feedstock-synth --test suite pictures -- --nocapture` prints it). One core makes more than 150 images per
 //! second.
+//!
+//! ```
+//! use feedstock_synth::{ImagenetOptions, Layout};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let options = ImagenetOptions { samples: 20, layout: Layout::Folder, width: 64, height: 32, ..ImagenetOptions::default() };
+//! let written = options.write(folder.path(), &mut |_| {})?;
+//! assert_eq!((written.samples, written.files, written.classes), (20, 20, 20));
+//!
+//! let error = options.write(folder.path(), &mut |_| {}).unwrap_err(); // the folder is not empty
+//! assert_eq!(error.kind(), feedstock_synth::ErrorKind::BadConfig);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod common_voice;
 mod draw;

@@ -31,6 +31,15 @@ pub(crate) fn write_mark(rgb: &mut [u8], width: usize, index: u32) {
 /// Returns the index (its low 32 bits) in a decoded image, or `None` if it is not a whole image of this crate.
 ///
 /// `rgb` is u8 `[height, width, 3]` without padding, decoded at full size without crop or flip.
+///
+/// ```
+/// use feedstock_synth::{MARK_HEIGHT, MARK_WIDTH, read_mark};
+///
+/// let (width, height) = (MARK_WIDTH as usize, MARK_HEIGHT as usize);
+/// let black_cells = vec![8; 3 * width * height]; // eight cells of level 8: index 0
+/// assert_eq!(read_mark(&black_cells, width), Some(0));
+/// assert_eq!(read_mark(&black_cells[..300], width), None); // a crop
+/// ```
 pub fn read_mark(rgb: &[u8], width: usize) -> Option<u32> {
     if width < MARK_WIDTH as usize || rgb.len() < 3 * width * MARK_HEIGHT as usize {
         return None;

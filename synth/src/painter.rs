@@ -32,6 +32,17 @@ pub struct Sample {
 }
 
 /// Makes samples one at a time. Each thread has a separate one.
+///
+/// ```
+/// use feedstock_synth::{ImagenetOptions, Painter};
+///
+/// let options = ImagenetOptions { samples: 100, width: 64, height: 48, exact_size: true, ..ImagenetOptions::default() };
+/// let sample = Painter::new(&options)?.sample(42)?;
+/// assert_eq!((sample.index, sample.width, sample.height), (42, 64, 48));
+/// assert_eq!(sample.name, format!("{}_42.JPEG", sample.class));
+/// assert_eq!(Painter::new(&options)?.sample(42)?, sample); // the same bytes on every machine
+/// # Ok::<(), feedstock_synth::Error>(())
+/// ```
 pub struct Painter {
     options: ImagenetOptions,
     encoder: Encoder,

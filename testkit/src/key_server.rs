@@ -76,6 +76,25 @@ struct Counts {
 }
 
 /// A server on which every bucket has the same keys. Signatures are not checked.
+///
+/// ```
+/// use feedstock_testkit::{KeyServer, KeyServerOptions};
+///
+/// # use std::io::{Read, Write};
+/// # fn get(endpoint: &str, path: &str, headers: &str) -> String {
+/// #     let mut socket = std::net::TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+/// #     write!(socket, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").unwrap();
+/// #     let mut answer = Vec::new();
+/// #     socket.read_to_end(&mut answer).unwrap();
+/// #     String::from_utf8_lossy(&answer).into_owned()
+/// # }
+/// let keys = vec!["a/1.jpg".to_owned(), "b/2.jpg".to_owned()];
+/// let server = KeyServer::start(keys, KeyServerOptions::default())?;
+/// let page = get(&server.endpoint(), "/bucket?list-type=2&prefix=b/", "");
+/// assert!(page.contains("<Key>b/2.jpg</Key>") && !page.contains("a/1.jpg"));
+/// assert_eq!(server.listings(), 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct KeyServer {
     background: Background,
     counts: Arc<Counts>,

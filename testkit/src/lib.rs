@@ -7,6 +7,28 @@
 //! ```
 //! A third one, `KeyServer`, lists any number of keys and has no bytes. Each server listens on 127.0.0.1 at its own
 //! port, runs on its own thread, and stops when dropped. Only tests, examples and benches depend on this crate.
+//!
+//! ```
+//! use feedstock_testkit::{Fault, FaultProxy, Rule, StaticServer};
+//!
+//! # use std::io::{Read, Write};
+//! # fn get(endpoint: &str, path: &str, headers: &str) -> String {
+//! #     let mut socket = std::net::TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+//! #     write!(socket, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").unwrap();
+//! #     let mut answer = Vec::new();
+//! #     socket.read_to_end(&mut answer).unwrap();
+//! #     String::from_utf8_lossy(&answer).into_owned()
+//! # }
+//! # let folder = tempfile::tempdir()?;
+//! std::fs::write(folder.path().join("a.txt"), "hello")?;
+//! let server = StaticServer::start(folder.path())?;
+//! let proxy = FaultProxy::start(&server.endpoint())?;
+//! proxy.inject(Rule::times(1, Fault::Status(503)));
+//! assert!(get(&proxy.endpoint(), "/a.txt", "").starts_with("HTTP/1.1 503"));
+//! assert!(get(&proxy.endpoint(), "/a.txt", "").ends_with("hello")); // a retry succeeds
+//! assert_eq!(proxy.log().len(), 2);
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod background;
 mod fault_proxy;

@@ -116,6 +116,18 @@ impl S3Server {
 
     /// Stores an object through the server's own code, with its ETag.
     ///
+    /// ```
+    /// use feedstock_testkit::S3Server;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let server = S3Server::start(folder.path())?;
+    /// server.create_bucket("corpus")?;
+    /// server.put("corpus", "train/a.tar", "data")?;
+    /// assert_eq!(std::fs::read(folder.path().join("corpus/train/a.tar"))?, b"data");
+    /// assert_eq!(server.config()[0], ("aws_endpoint".to_owned(), server.endpoint()));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the server rejects it.
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) -> io::Result<()> {

@@ -46,6 +46,28 @@ impl From<Bytes> for SimulatedObject {
 
 /// Serves the bucket `bucket`: GET with one range, HEAD, and ListObjectsV2. Signatures are not checked, and nothing
 /// can be written. Every answer is delayed by the latency; any number of requests may wait at once.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::time::Duration;
+/// use bytes::Bytes;
+/// use feedstock_testkit::{SimulatedObject, SimulatedStore};
+///
+/// # use std::io::{Read, Write};
+/// # fn get(endpoint: &str, path: &str, headers: &str) -> String {
+/// #     let mut socket = std::net::TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+/// #     write!(socket, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").unwrap();
+/// #     let mut answer = Vec::new();
+/// #     socket.read_to_end(&mut answer).unwrap();
+/// #     String::from_utf8_lossy(&answer).into_owned()
+/// # }
+/// let zeros = SimulatedObject::new(1 << 40, |range| Bytes::from(vec![b'0'; (range.end - range.start) as usize])); // 1 TiB
+/// let store = SimulatedStore::start(BTreeMap::from([("a.bin".to_owned(), zeros)]), Duration::from_millis(5))?;
+/// let part = get(&store.endpoint(), "/bucket/a.bin", "Range: bytes=1000000000-1000000003\r\n");
+/// assert!(part.starts_with("HTTP/1.1 206") && part.ends_with("\r\n\r\n0000"));
+/// assert_eq!(store.requests(), 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct SimulatedStore {
     background: Background,
     shared: Arc<Shared>,

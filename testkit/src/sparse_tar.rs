@@ -12,6 +12,14 @@ const END_BYTES: u64 = 2 * RECORD_BYTES;
 /// A tar of equal samples: sample `i` has the key `0000000i` and a member for each extension.
 ///
 /// Members `cls` and `json` hold numbers padded with spaces. All others, such as `jpg` and `bin`, hold zeros.
+///
+/// ```
+/// use feedstock_testkit::SparseTar;
+///
+/// let tar = SparseTar::new(1_000_000, &[("jpg", 110_000), ("cls", 4)], 0); // 111 GB that take no memory
+/// assert_eq!(tar.size(), 1_000_000 * (512 + 110_080 + 512 + 512) + 1_024);
+/// assert_eq!(&tar.read(0..12)[..], b"00000000.jpg");
+/// ```
 #[derive(Debug, Clone)]
 pub struct SparseTar {
     samples: u64,

@@ -23,6 +23,26 @@ use std::sync::Arc;
 
 /// Serves the files below a folder: GET and HEAD, one range per request, strong ETags, `If-Match` (412) and
 /// `If-None-Match` (304). Folders return 404; PROPFIND and all other methods return 405.
+///
+/// ```
+/// use feedstock_testkit::StaticServer;
+///
+/// # use std::io::{Read, Write};
+/// # fn get(endpoint: &str, path: &str, headers: &str) -> String {
+/// #     let mut socket = std::net::TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+/// #     write!(socket, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").unwrap();
+/// #     let mut answer = Vec::new();
+/// #     socket.read_to_end(&mut answer).unwrap();
+/// #     String::from_utf8_lossy(&answer).into_owned()
+/// # }
+/// # let folder = tempfile::tempdir()?;
+/// std::fs::write(folder.path().join("a.txt"), "0123456789")?;
+/// let server = StaticServer::start(folder.path())?;
+/// let part = get(&server.endpoint(), "/a.txt", "Range: bytes=2-4\r\n");
+/// assert!(part.starts_with("HTTP/1.1 206") && part.ends_with("\r\n\r\n234"));
+/// assert!(get(&server.endpoint(), "/b.txt", "").starts_with("HTTP/1.1 404"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct StaticServer {
     background: Background,
 }
@@ -104,6 +124,25 @@ impl StaticServer {
     }
 
     /// Returns the path, such as `/x`, with the query that presigns requests of this method.
+    ///
+    /// ```
+    /// use feedstock_testkit::StaticServer;
+    ///
+    /// # use std::io::{Read, Write};
+    /// # fn get(endpoint: &str, path: &str, headers: &str) -> String {
+    /// #     let mut socket = std::net::TcpStream::connect(endpoint.trim_start_matches("http://")).unwrap();
+    /// #     write!(socket, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n").unwrap();
+    /// #     let mut answer = Vec::new();
+    /// #     socket.read_to_end(&mut answer).unwrap();
+    /// #     String::from_utf8_lossy(&answer).into_owned()
+    /// # }
+    /// # let folder = tempfile::tempdir()?;
+    /// std::fs::write(folder.path().join("a.txt"), "hello")?;
+    /// let server = StaticServer::start_presigned(folder.path())?;
+    /// assert!(get(&server.endpoint(), &StaticServer::presigned("GET", "/a.txt"), "").ends_with("hello"));
+    /// assert!(get(&server.endpoint(), &StaticServer::presigned("HEAD", "/a.txt"), "").starts_with("HTTP/1.1 403"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn presigned(method: &str, path: &str) -> String {
         format!("{path}?X-Amz-Signature={:016x}", signature(method, path))
     }

@@ -19,6 +19,14 @@ pub(crate) fn record(name: &str, bytes: u64, kind: u8) -> Vec<u8> {
 }
 
 /// Returns a member of a tar: its header, `bytes`, and zeros up to the next 512 bytes. A tar ends with 1,024 zeros.
+///
+/// ```
+/// use feedstock_testkit::tar_member;
+///
+/// let tar = [tar_member("0.cls", b"7"), tar_member("0.jpg", &[0; 600]), vec![0; 1_024]].concat();
+/// assert_eq!(tar.len(), (512 + 512) + (512 + 1_024) + 1_024);
+/// assert_eq!(&tar[..5], b"0.cls");
+/// ```
 pub fn tar_member(name: &str, bytes: &[u8]) -> Vec<u8> {
     let mut member = record(name, bytes.len() as u64, b'0');
     member.extend(bytes);

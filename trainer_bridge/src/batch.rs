@@ -25,6 +25,29 @@ use std::sync::Arc;
 ///
 /// If the pipeline has a device, mapped columns and all columns of numbers are [`DeviceTensor`]s
 /// ([`Batch::device_tensor`]) instead. The Arrow arrays also stay in host memory.
+///
+/// ```
+/// use arrow::array::AsArray;
+/// use arrow::datatypes::Int64Type;
+/// use feedstock_dataset::Rank;
+/// use feedstock_ops::{decode_image, resize};
+/// use feedstock_trainer_bridge::{BatchSize, Dataset};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+/// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]).batch(BatchSize::per_rank(4));
+/// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+/// assert_eq!(batch["image"].as_u8().unwrap().len(), 4 * 32 * 32 * 3);
+/// assert_eq!(batch.column("label").unwrap().as_primitive::<Int64Type>().len(), 4);
+/// assert!(batch.tensor("mask").is_none());
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 pub struct Batch {
     pub(crate) epoch: u64,
     pub(crate) position: Position,
@@ -123,6 +146,25 @@ impl Batch {
     }
 
     /// Returns the unmapped column `name` in the form of a tensor, or `None` if it is a list or does not exist.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset, Element};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let batch = dataset.batch(BatchSize::per_rank(4)).rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+    /// let label = batch.numbers("label").unwrap();
+    /// assert_eq!((label.element(), label.shape(), label.bytes().len()), (Element::I64, &[4][..], 32));
+    /// assert!(batch.numbers("image").is_none());
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn numbers(&self, name: &str) -> Option<Numbers> {
         let (place, field) = self.columns.schema_ref().column_with_name(name)?;
         Numbers::of(field, self.columns.column(place))
@@ -132,6 +174,27 @@ impl Batch {
     /// columns, then the unmapped columns. The tensors are views of the slot, without a copy.
     ///
     /// The views keep the slot busy until they are dropped.
+    ///
+    /// ```
+    /// use arrow::datatypes::DataType;
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::{decode_image, resize};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]).batch(BatchSize::per_rank(4));
+    /// let rows = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?.to_record_batch()?;
+    /// assert_eq!((rows.num_rows(), rows.schema().field(0).name().as_str()), (4, "sample_id"));
+    /// assert!(matches!(rows["image"].data_type(), DataType::FixedSizeList(_, 3_072))); // 32 × 32 × 3
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` if the data set has a column of one of those names, or the pipeline has a device.
@@ -228,6 +291,35 @@ impl Tensor {
 
     /// Returns the length of each row along [`padded_axis`](Self::padded_axis) (samples, frames, tokens), or `None` if all
     /// rows have a fixed length. The batch's column `<name>_length` has them, too.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::{decode_audio, log_mel, resample};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+    /// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    /// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+    /// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+    /// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+    /// # }
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, samples) in [("1.wav", 4_000), ("2.wav", 16_000), ("3.wav", 4_000), ("4.wav", 16_000)] {
+    /// #     std::fs::write(folder.path().join(name), wav(16_000, &vec![0; samples])).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // WAVs of 0.25, 1, 0.25 and 1 s
+    /// let pipeline = dataset.map("audio", [decode_audio(), resample(16_000), log_mel(80)]).batch(BatchSize::per_rank(2));
+    /// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+    /// let features = &batch["audio"];
+    /// assert_eq!((features.shape(), features.padded_axis()), (vec![2, 100, 80], Some(1)));
+    /// assert_eq!(features.lengths().unwrap(), [25, 100]);
+    /// assert_eq!(batch.numbers("audio_length").unwrap().shape(), [2]); // the same, as a column
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn lengths(&self) -> Option<&[usize]> {
         self.placed.lengths.as_deref()
     }

@@ -9,6 +9,28 @@ const MAX_ROWS_PER_RANK: u64 = 1024;
 const MAX_ROWS_GLOBAL: u64 = 64 * MAX_ROWS_PER_RANK;
 
 /// The number of samples in a step.
+///
+/// ```
+/// use feedstock_dataset::Rank;
+/// use feedstock_ops::{decode_image, resize};
+/// use feedstock_trainer_bridge::{BatchSize, Dataset};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+/// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]);
+/// let rows = |size| -> feedstock_trainer_bridge::Result<usize> {
+///     let mut batches = pipeline.clone().batch(size).rank(Rank::new(0, 2)).start()?; // one of two ranks
+///     Ok(batches.next().unwrap()?.len())
+/// };
+/// assert_eq!((rows(BatchSize::per_rank(4))?, rows(BatchSize::global(4))?), (4, 2));
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum BatchSize {
@@ -49,6 +71,36 @@ impl BatchSize {
     /// All ranks take the same number of steps.
     ///
     /// The bound holds for each rank, so the global batches depend on the world size.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::decode_audio;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+    /// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    /// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+    /// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+    /// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+    /// # }
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, samples) in [("1.wav", 4_000), ("2.wav", 16_000), ("3.wav", 4_000), ("4.wav", 16_000)] {
+    /// #     std::fs::write(folder.path().join(name), wav(16_000, &vec![0; samples])).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // WAVs of 0.25, 1, 0.25 and 1 s
+    /// let pipeline = dataset
+    ///     .map("audio", [decode_audio()])
+    ///     .bucket_by("duration")
+    ///     .batch(BatchSize::per_rank_total(2.0).max_rows(8)); // at most 2 s, with padding
+    /// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+    /// let batch = batches.next().unwrap()?; // without a shuffle, the longest come first
+    /// assert_eq!(batch["audio"].shape(), [2, 16_000]);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub const fn per_rank_total(total: f64) -> Self {
         Self::PerRankTotal { total, max_rows: MAX_ROWS_PER_RANK }
     }

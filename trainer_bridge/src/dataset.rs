@@ -9,6 +9,28 @@ use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header};
 use std::ops::Deref;
 
 /// Reads the duration of an audio clip from its header. [`Dataset::open`] uses it for data sets without durations.
+///
+/// ```
+/// use feedstock_trainer_bridge::Dataset;
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// # let folder = tempfile::tempdir().unwrap();
+/// # for (name, samples) in [("1.wav", 4_000), ("2.wav", 16_000), ("3.wav", 4_000), ("4.wav", 16_000)] {
+/// #     std::fs::write(folder.path().join(name), wav(16_000, &vec![0; samples])).unwrap();
+/// # }
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // WAVs of 0.25, 1, 0.25 and 1 s
+/// assert_eq!(dataset.filter("duration > 0.5")?.len(), 2); // `open_with` reads durations from the headers
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 pub fn audio_probe() -> AudioProbe {
     let seconds = |head: &[u8], total_bytes| read_audio_header(head, total_bytes).ok()?.seconds();
     AudioProbe::new(AUDIO_HEADER_VERSION, seconds)
@@ -70,6 +92,23 @@ impl Dataset {
     /// Keeps the samples for which the SQL expression over the catalog's columns is true. Blocks while it reads
     /// the columns that the expression names.
     ///
+    /// ```
+    /// use feedstock_trainer_bridge::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// assert_eq!(dataset.clone().filter("sample_id < 4")?.len(), 4);
+    /// let error = dataset.filter("colour = 'red'").unwrap_err();
+    /// assert!(error.message().contains("the columns are: "));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for an expression that does not parse, an unknown column (the message lists them all), or one
     /// that keeps no sample.
@@ -107,6 +146,25 @@ impl Dataset {
     }
 
     /// Returns a rank's share, or everything, as Arrow record batches in plan order, without decoding.
+    ///
+    /// ```
+    /// use feedstock_ingest::RawOptions;
+    /// use feedstock_trainer_bridge::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let mut batches = dataset.record_batches(&RawOptions { batch_rows: 10, ..RawOptions::default() })?;
+    /// assert_eq!(batches.next().unwrap()?.num_rows(), 10);
+    /// assert_eq!(batches.next().unwrap()?.num_rows(), 6);
+    /// assert!(batches.next().is_none());
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` if the plan or the budget does not fit.

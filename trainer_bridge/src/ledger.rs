@@ -8,6 +8,31 @@ use std::fmt;
 /// What one rank was to deliver in one epoch, and what it delivered. Ledgers of several ranks can be merged.
 ///
 /// `planned` is computed by walking the plan again, `delivered` from the batches that were delivered.
+///
+/// ```
+/// # use feedstock_dataset::Rank;
+/// # use feedstock_trainer_bridge::{BatchSize, Dataset, Ledger, Result};
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+/// let pipeline = dataset.columns(&["label"])?.batch(BatchSize::global(4)).epochs(1);
+/// let ledger = |rank| -> Result<Ledger> {
+///     let mut batches = pipeline.rank(Rank::new(rank, 2)).start()?;
+///     batches.by_ref().try_for_each(|batch| batch.map(drop))?;
+///     Ok(batches.ledger())
+/// };
+/// let mut all = ledger(0)?;
+/// assert_eq!(all.delivered.samples, 8);
+/// all.merge(&ledger(1)?);
+/// assert_eq!(all.delivered, pipeline.plan(Rank::new(0, 1))?.digest()); // no sample is missing or doubled
+/// all.check()?;
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// The epoch.

@@ -7,6 +7,32 @@
 //! Start with [`Dataset::open`]. Memory is bounded by `slots` batches and the byte budget. A held batch keeps its slot, so
 //! holding all slots eventually stops the storage reads. With a device, batches are copied and finished there ahead of the
 //! caller (`staging/`).
+//!
+//! ```
+//! use feedstock_dataset::{Rank, Shuffle};
+//! use feedstock_ops::{decode_image, random_resized_crop};
+//! use feedstock_trainer_bridge::{BatchSize, Dataset};
+//!
+//! # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+//! # images.write(folder.path(), &mut |_| {}).unwrap();
+//! # let uri = folder.path().to_str().unwrap();
+//! # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+//! # let options = OpenOptions { catalog, ..OpenOptions::default() };
+//! let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+//! let pipeline = dataset
+//!     .map("image", [decode_image(), random_resized_crop(32)])
+//!     .shuffle(Shuffle::seeded(7))
+//!     .batch(BatchSize::per_rank(8))
+//!     .epochs(1);
+//! let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+//! for batch in &mut batches {
+//!     assert_eq!(batch?["image"].shape(), [8, 32, 32, 3]);
+//! }
+//! batches.ledger().check()?; // every sample was delivered exactly once
+//! # Ok::<(), feedstock_trainer_bridge::Error>(())
+//! ```
 
 mod batch;
 mod batch_size;

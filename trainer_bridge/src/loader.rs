@@ -23,6 +23,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// What [`Loader::load_state_with`] does if the data changed since the state was saved.
+///
+/// ```
+/// use feedstock_trainer_bridge::OnChange;
+///
+/// assert_eq!("remap".parse(), Ok(OnChange::Remap));
+/// assert_eq!("ignore".parse::<OnChange>(), Err("must be error, next_epoch or remap; got ignore".to_owned()));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnChange {
     /// Returns an error that names what changed.
@@ -54,6 +61,27 @@ impl FromStr for OnChange {
 ///
 /// Iterating yields the batches of one epoch, then `None`. Iterating again continues with the next epoch. Nothing runs before
 /// the first batch is requested, so that state can be loaded first. [`start_prefetch`](Self::start_prefetch) begins earlier.
+///
+/// ```
+/// use feedstock_dataset::{Rank, Shuffle};
+/// use feedstock_trainer_bridge::{BatchSize, Dataset};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+/// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+/// let mut loader = pipeline.epochs(2).loader(Rank::new(0, 1))?;
+/// let steps = loader.by_ref().count();
+/// assert_eq!((steps, loader.steps_in(0)), (4, 4));
+/// assert_eq!(loader.state().epoch, 1); // the next epoch follows
+/// assert_eq!(loader.by_ref().count(), 4);
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Loader {
     pipeline: Pipeline,
@@ -182,6 +210,27 @@ impl Loader {
     }
 
     /// Skips the rest of `epoch`. The next batch is the first of the following epoch, if there is one.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut loader = pipeline.loader(Rank::new(0, 1))?;
+    /// loader.next().unwrap()?;
+    /// loader.abandon_epoch(0);
+    /// let batch = loader.next().unwrap()?;
+    /// assert_eq!((batch.epoch(), batch.position().0), (1, 0));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn abandon_epoch(&mut self, epoch: u64) {
         let next = self.plan.cursor(epoch + 1, Position(0)).with_ops(self.ops);
         self.end_run();
@@ -195,12 +244,58 @@ impl Loader {
 
     /// Returns the cursor after `position` positions of `epoch`: that after the batch with this
     /// [`next_position`](crate::Batch::next_position). For callers that take batches before they pass them on.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut loader = pipeline.loader(Rank::new(0, 1))?;
+    /// let taken: Vec<_> = loader.by_ref().take(3).collect::<Result<_, _>>()?; // ahead of the training loop
+    /// let trained = loader.state_at(taken[0].epoch(), taken[0].next_position());
+    /// assert_eq!((trained.position.0, loader.state().position.0), (4, 12));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn state_at(&self, epoch: u64, position: Position) -> Cursor {
         let (epoch, position) = next_step(&self.plan, &self.shape, epoch, position);
         self.plan.cursor(epoch, position).with_ops(self.ops)
     }
 
     /// Continues where `cursor` was taken, with any rank, world size or batch size.
+    ///
+    /// ```
+    /// # use feedstock_dataset::{Rank, Shuffle};
+    /// # use feedstock_trainer_bridge::{BatchSize, Dataset};
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut loader = pipeline.loader(Rank::new(0, 1))?;
+    /// loader.next().unwrap()?;
+    /// let saved = loader.state();
+    /// let next = loader.next().unwrap()?.sample_ids().to_vec();
+    ///
+    /// let mut resumed = pipeline.loader(Rank::new(0, 1))?;
+    /// resumed.load_state(saved.clone())?;
+    /// assert_eq!(resumed.next().unwrap()?.sample_ids(), next);
+    ///
+    /// let mut other = pipeline.shuffle(Shuffle::seeded(8)).loader(Rank::new(0, 1))?;
+    /// assert!(other.load_state(saved).unwrap_err().message().contains("its seed is 7, this pipeline's is 8"));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for a cursor of another order, naming the field that differs. The loader then keeps its position.
@@ -293,6 +388,28 @@ impl Loader {
     /// Moves to the start of `epoch`, unless the next batch already belongs to it. So a resumed loader keeps its position, and
     /// data prefetched across an epoch's end are kept.
     ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut loader = pipeline.epochs(3).loader(Rank::new(0, 1))?;
+    /// loader.set_epoch(2)?;
+    /// assert_eq!(loader.next().unwrap()?.epoch(), 2);
+    /// loader.set_epoch(2)?; // keeps its position in the epoch
+    /// assert_eq!(loader.state().position.0, 4);
+    /// assert_eq!(loader.set_epoch(3).unwrap_err().message(), "there is no epoch 3: the run ends before epoch 3");
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for an epoch at or after the pipeline's end.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
@@ -308,6 +425,29 @@ impl Loader {
 
     /// Moves to step `step` of `epoch`.
     ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut loader = pipeline.loader(Rank::new(0, 1))?;
+    /// let first = loader.next().unwrap()?.sample_ids().to_vec();
+    /// loader.seek(0, 3)?;
+    /// assert_eq!(loader.next().unwrap()?.position().0, 12);
+    /// loader.seek(0, 0)?;
+    /// assert_eq!(loader.next().unwrap()?.sample_ids(), first);
+    /// assert_eq!(loader.seek(0, 4).unwrap_err().message(), "epoch 0 has 4 steps, so step 4 does not exist");
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for a step that the epoch does not have. The loader then keeps its position.
     pub fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
@@ -315,6 +455,27 @@ impl Loader {
     }
 
     /// Takes another share from the same position in the order, after a change of the world size or for another batch size.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut loader = pipeline.loader(Rank::new(0, 1))?;
+    /// loader.next().unwrap()?;
+    /// loader.reconfigure(Rank::new(0, 2), Some(BatchSize::global(6)))?; // a second rank joined
+    /// let batch = loader.next().unwrap()?;
+    /// assert_eq!((batch.position().0, batch.len()), (4, 3)); // the same order, from where it was
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Pipeline::loader`]. The loader then stays unchanged.
@@ -356,6 +517,26 @@ impl Loader {
     }
 
     /// Returns the sample ids of every rank's batch at step `step` of `epoch`, including padding.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut loader = pipeline.loader(Rank::new(1, 2))?;
+    /// let step = loader.samples_in(0, 0)?; // by rank; nothing is read
+    /// assert_eq!(step.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2]);
+    /// assert_eq!(loader.next().unwrap()?.sample_ids(), step[1]);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for a step that the epoch does not have.

@@ -21,6 +21,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How missing values are represented in a column of numbers or flags.
+///
+/// ```
+/// # use feedstock_dataset::Rank;
+/// # use feedstock_trainer_bridge::{BatchSize, Dataset, NullValue, Nulls};
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # for (name, text) in [("1.jpg", "a"), ("2.jpg", "b"), ("list.csv", "path,score\n1.jpg,0.5\n2.jpg,\n")] {
+/// #     std::fs::write(folder.path().join(name), text).unwrap();
+/// # }
+/// # let list = folder.path().join("list.csv");
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(list.to_str().unwrap(), options))?; // scores 0.5 and null
+/// let pipeline = dataset.batch(BatchSize::per_rank(2));
+/// let first = |nulls| -> feedstock_trainer_bridge::Result<_> {
+///     let pipeline = pipeline.clone().nulls_of("score", nulls);
+///     pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()
+/// };
+/// let filled = first(Nulls::Value(NullValue::Real(-1.0)))?;
+/// assert_eq!(filled.numbers("score").unwrap().bytes(), [0.5f64, -1.0].map(f64::to_ne_bytes).as_flattened());
+/// let masked = first(Nulls::Mask)?;
+/// assert_eq!(masked.numbers("score_mask").unwrap().bytes()[..], [1, 0]);
+/// assert!(first(Nulls::List)?.numbers("score").is_none()); // a list, in every batch
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Nulls {
     /// The column is a list with nulls in every batch, not a tensor.

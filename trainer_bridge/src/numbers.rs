@@ -16,6 +16,18 @@ pub struct Numbers {
 impl Numbers {
     /// Returns a batch's column in this form, or `None` if it has other values or its field may have nulls
     /// ([`Nulls::List`](crate::Nulls::List)).
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use arrow::array::{ArrayRef, BooleanArray};
+    /// use arrow::datatypes::{DataType, Field};
+    /// use feedstock_trainer_bridge::{Element, Numbers};
+    ///
+    /// let flags: ArrayRef = Arc::new(BooleanArray::from(vec![true, false]));
+    /// let numbers = Numbers::of(&Field::new("ok", DataType::Boolean, false), &flags).unwrap();
+    /// assert_eq!((numbers.element(), &numbers.bytes()[..]), (Element::Bool, &[1, 0][..]));
+    /// assert!(Numbers::of(&Field::new("ok", DataType::Boolean, true), &flags).is_none()); // may have nulls
+    /// ```
     pub fn of(field: &Field, array: &ArrayRef) -> Option<Self> {
         if field.is_nullable() {
             return None;

@@ -77,6 +77,26 @@ impl Pipeline {
     /// The first map of a column draws its randomness as if it were the only one. Every further map of the same column
     /// draws by the name of its output, so two random crops of one image differ, as contrastive learning needs.
     /// [`key`](Self::key) overrides both.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::{decode_image, random_resized_crop};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let crop = || [decode_image(), random_resized_crop(32)];
+    /// let pipeline = dataset.map_as("image", "a", crop()).map_as("image", "b", crop()).batch(BatchSize::per_rank(4));
+    /// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+    /// assert_ne!(batch["a"].bytes(), batch["b"].bytes()); // two views of each image
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn map_as(mut self, column: &str, output: &str, ops: impl Into<ChainSpec>) -> Self {
         let (column, output) = (column.to_owned(), output.to_owned());
@@ -85,6 +105,34 @@ impl Pipeline {
     }
 
     /// Sets the value that short rows are padded with in the tensor `output` of an earlier map. Default 0.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::decode_audio;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+    /// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    /// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+    /// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+    /// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+    /// # }
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, samples) in [("1.wav", 4_000), ("2.wav", 16_000), ("3.wav", 4_000), ("4.wav", 16_000)] {
+    /// #     std::fs::write(folder.path().join(name), wav(16_000, &vec![0; samples])).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // WAVs of 0.25, 1, 0.25 and 1 s
+    /// let pipeline = dataset.map("audio", [decode_audio()]).pad_value("audio", -1.0).batch(BatchSize::per_rank(2));
+    /// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+    /// let audio = &batch["audio"];
+    /// assert_eq!((audio.shape(), audio.lengths().unwrap()), (vec![2, 16_000], &[4_000, 16_000][..]));
+    /// assert_eq!((audio.as_f32().unwrap()[3_999], audio.as_f32().unwrap()[4_000]), (0.0, -1.0));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Panics
     /// If no map has that output.
@@ -97,6 +145,27 @@ impl Pipeline {
     /// Names the random draws of the tensor `output` of an earlier map. Maps with equal keys draw the same for a sample, even
     /// if they read different columns: the same crop of an image and of its mask. Another key draws other values. Default:
     /// see [`map_as`](Self::map_as). An empty key is an error when a rank starts.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::{decode_image, random_resized_crop};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let crop = || [decode_image(), random_resized_crop(32)];
+    /// let pipeline = dataset.map_as("image", "input", crop()).map_as("image", "target", crop());
+    /// let pipeline = pipeline.key("input", "pair").key("target", "pair").batch(BatchSize::per_rank(4));
+    /// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+    /// assert_eq!(batch["input"].bytes(), batch["target"].bytes()); // the same crops
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Panics
     /// If no map has that output.
@@ -130,6 +199,28 @@ impl Pipeline {
     }
 
     /// Seeds the ops' randomness. Default: the shuffle's seed, 0 without a shuffle.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_ops::{decode_image, random_resized_crop};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.map("image", [decode_image(), random_resized_crop(32)]);
+    /// let pipeline = pipeline.shuffle(Shuffle::seeded(7)).batch(BatchSize::per_rank(4));
+    /// let first = |seed| pipeline.clone().seed(seed).rank(Rank::new(0, 1)).start()?.next().unwrap();
+    /// let (a, b) = (first(1)?, first(2)?);
+    /// assert_eq!(a.sample_ids(), b.sample_ids()); // the same samples,
+    /// assert_ne!(a["image"].bytes(), b["image"].bytes()); // cropped at other places
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.recipe.seed = Some(seed);
@@ -146,6 +237,38 @@ impl Pipeline {
     /// Puts samples of similar length into one batch. Inside windows of many batches, samples are sorted by the numeric
     /// `column` of the catalog (`duration`) and cut into global batches, which are shuffled. The order stays a pure function
     /// of (data set, seed, epoch), and all ranks get the same bucket at a step. Default: no bucketing.
+    ///
+    /// ```
+    /// # use feedstock_dataset::Rank;
+    /// # use feedstock_ops::decode_audio;
+    /// # use feedstock_trainer_bridge::{BatchSize, Dataset};
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+    /// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    /// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+    /// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+    /// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+    /// # }
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, samples) in [("1.wav", 4_000), ("2.wav", 16_000), ("3.wav", 4_000), ("4.wav", 16_000)] {
+    /// #     std::fs::write(folder.path().join(name), wav(16_000, &vec![0; samples])).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // WAVs of 0.25, 1, 0.25 and 1 s
+    /// let padding = |pipeline: feedstock_trainer_bridge::Pipeline| -> feedstock_trainer_bridge::Result<f64> {
+    ///     let mut batches = pipeline.batch(BatchSize::per_rank(2)).epochs(1).rank(Rank::new(0, 1)).start()?;
+    ///     for batch in &mut batches {
+    ///         batch?;
+    ///     }
+    ///     Ok(batches.padding_share("audio").unwrap())
+    /// };
+    /// let pipeline = dataset.map("audio", [decode_audio()]);
+    /// assert_eq!(padding(pipeline.clone())?, 0.375); // 1.5 s of 4 s
+    /// assert_eq!(padding(pipeline.bucket_by("duration"))?, 0.0);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn bucket_by(mut self, column: &str) -> Self {
         (self.recipe.by_length.column, self.recipe.by_length.bucketed) = (Some(column.to_owned()), true);
@@ -167,6 +290,26 @@ impl Pipeline {
     }
 
     /// Sets what happens to the epoch's last, incomplete global batch. Default: it is dropped.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Tail};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.batch(BatchSize::per_rank(10)).tail(Tail::Pad).epochs(1);
+    /// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+    /// let valid = batches.by_ref().map(|batch| Ok(batch?.valid().iter().filter(|valid| **valid).count()));
+    /// assert_eq!(valid.collect::<feedstock_trainer_bridge::Result<Vec<_>>>()?, [10, 6]); // of 10 rows each
+    /// assert_eq!(batches.ledger().padded, 4);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn tail(mut self, tail: Tail) -> Self {
         self.tail = tail;
@@ -209,6 +352,25 @@ impl Pipeline {
     }
 
     /// Sets the number of batches in memory for each rank, at least 2. Default 4: 2 ready, 1 being written, 1 with the caller.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.batch(BatchSize::per_rank(4));
+    /// assert_eq!(pipeline.slot_count(), 4);
+    /// let error = pipeline.slots(1).rank(Rank::new(0, 1)).start().err().unwrap();
+    /// assert_eq!(error.kind(), feedstock_trainer_bridge::ErrorKind::BadConfig);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
@@ -247,6 +409,25 @@ impl Pipeline {
     /// the defaults and 8 threads, that is 1 GiB + 4 batches + 200 MB + 512 MiB. Of the 200 MB, 64 MiB are for blocks that are
     /// being decompressed and 32 MiB for idle blocks; the rest is the program. A block over 32 MiB counts towards the budget
     /// while it is made. A step that needs more than the budget is an error that states how much it needs.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::{decode_image, resize};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset, ErrorKind};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]).batch(BatchSize::per_rank(4));
+    /// let error = pipeline.budget_bytes(1_000).rank(Rank::new(0, 1)).start().err().unwrap();
+    /// assert_eq!(error.kind(), ErrorKind::BadConfig); // not a wait for ever
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = bytes;
@@ -286,6 +467,28 @@ impl Pipeline {
     /// Delivers batches in a GPU's memory. Slots are page-locked, and batches are copied on a separate stream while the caller
     /// computes, and finished there. Batches that were only copied ahead do not count as delivered. Without CUDA, batches are
     /// finished in host memory, and a warning is logged once. Default: batches stay in host memory.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::{decode_image, resize};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset, DeviceOptions, Element, Finish, PictureFinish};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let device = DeviceOptions::host().finish("image", Finish::Picture(PictureFinish::default()));
+    /// let pipeline = dataset.map("image", [decode_image(), resize([32, 48])]).batch(BatchSize::per_rank(8)).device(device);
+    /// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
+    /// let image = batch.device_tensor("image").unwrap(); // normalised, channels first
+    /// assert_eq!((image.shape(), image.element()), (&[8, 3, 32, 48][..], Element::F32));
+    /// assert_eq!(image.place().to_string(), "cpu");
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn device(mut self, options: DeviceOptions) -> Self {
         self.device = Some(options);
@@ -293,6 +496,26 @@ impl Pipeline {
     }
 
     /// Returns the pipeline's description for other processes. Ranks send it to workers, and Flight clients can, too.
+    ///
+    /// ```
+    /// use feedstock_dataset::Shuffle;
+    /// use feedstock_ops::{decode_image, resize};
+    /// use feedstock_trainer_bridge::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]).shuffle(Shuffle::seeded(7));
+    /// let text = serde_json::to_value(pipeline.spec()).unwrap();
+    /// assert_eq!(text["maps"][0]["ops"][1]["size"], serde_json::json!([32, 32]));
+    /// assert_eq!(text["seed"], 7); // the shuffle's
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn spec(&self) -> RecipeSpec {
         self.recipe.spec()
     }
@@ -305,6 +528,24 @@ impl Pipeline {
     /// Returns the order for ranks of this world size. It depends on the world size only for bucketed batches per rank. Reads
     /// the column of lengths, if one was named.
     ///
+    /// ```
+    /// use feedstock_dataset::{Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let (alone, of_four) = (pipeline.plan(Rank::new(0, 1))?, pipeline.plan(Rank::new(3, 4))?);
+    /// assert_eq!(alone.fingerprint(), of_four.fingerprint()); // one order for every world size
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` if lanes or window are out of range, or a sample, which is named, has no length or exceeds a batch's total.
     pub fn plan(&self, rank: Rank) -> Result<Plan> {
@@ -313,6 +554,24 @@ impl Pipeline {
 
     /// Returns the compiled chain of the column `output`, with its resources loaded. Previews and measurements run it outside
     /// the pipeline.
+    ///
+    /// ```
+    /// use feedstock_ops::{decode_image, resize};
+    /// use feedstock_trainer_bridge::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.map_as("image", "small", [decode_image(), resize([8, 8])]);
+    /// assert_eq!(pipeline.chain("small")?.output().shape, [8, 8, 3]);
+    /// assert_eq!(pipeline.chain("image").unwrap_err().message(), "no map has the output 'image'");
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` if no map has this output, or a chain does not compile.

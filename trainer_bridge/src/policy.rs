@@ -9,6 +9,33 @@ use std::collections::HashSet;
 const LISTED_SKIPS: usize = 8192;
 
 /// What happens to a sample that cannot be decoded.
+///
+/// ```
+/// # use feedstock_dataset::{Rank, SampleId};
+/// # use feedstock_ops::{decode_image, resize};
+/// # use feedstock_trainer_bridge::{BatchSize, Dataset, OnError};
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # for index in 0..3 {
+/// #     std::fs::write(folder.path().join(format!("{index}.jpg")), feedstock_synth::picture(1, index).0).unwrap();
+/// # }
+/// # std::fs::write(folder.path().join("3.jpg"), "<html>404</html>").unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 0.jpg to 2.jpg, and HTML: 3.jpg
+/// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]).batch(BatchSize::per_rank(4));
+/// let mut batches = pipeline.clone().on_error(OnError::Skip { max_fraction: 0.5 }).rank(Rank::new(0, 1)).start()?;
+/// let batch = batches.next().unwrap()?;
+/// assert_eq!(batch.valid(), [true, true, true, false]);
+/// assert_eq!(batch["image"].row(3), batch["image"].row(2)); // a copy of the nearest good row
+/// assert_eq!(batches.skip_report().samples[0].sample, SampleId(3));
+///
+/// let error = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap().unwrap_err(); // OnError::Raise
+/// assert!(error.message().contains("3.jpg"));
+/// assert_eq!(error.sample_context().unwrap().sample, SampleId(3));
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {

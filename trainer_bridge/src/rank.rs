@@ -31,6 +31,29 @@ const ENDLESS_GRACE: u64 = 10_000;
 /// It yields the batches of one epoch, then `None`. Iterating again continues with the next epoch. Every rank yields the same
 /// number of batches. An error ends the epoch: it is yielded once, then `None`, and again if iterated again. Only after a
 /// wait past the deadline can the batch still come.
+///
+/// ```
+/// use feedstock_dataset::Rank;
+/// use feedstock_trainer_bridge::{BatchSize, Dataset};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+/// let pipeline = dataset.columns(&["label"])?.batch(BatchSize::per_rank(8)).epochs(2);
+/// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+/// for epoch in 0..2 {
+///     for batch in &mut batches { // ends with the epoch
+///         assert_eq!(batch?.epoch(), epoch);
+///     }
+/// }
+/// assert!(batches.next().is_none()); // the run is over
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 pub struct RankIterator {
     /// Declared before the run, so that it is dropped first: it holds slots.
     stage: Option<Stage>,
@@ -192,6 +215,25 @@ impl RankIterator {
 
     /// Returns the number of batches left in this epoch, 0 after the last epoch. If a total bounds batches, the first call in
     /// an epoch walks its plan, which takes about 0.2 µs per sample.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.batch(BatchSize::per_rank(5));
+    /// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+    /// batches.next().unwrap()?;
+    /// assert_eq!((batches.steps_left(), batches.steps_per_epoch()), (2, 3));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn steps_left(&self) -> u64 {
         match self.end_epoch.is_some_and(|end| self.epoch >= end) {
             true => 0,
@@ -235,6 +277,27 @@ impl RankIterator {
     }
 
     /// Returns the statistics so far.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.batch(BatchSize::per_rank(16)).epochs(1);
+    /// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+    /// let batch = batches.next().unwrap()?;
+    /// let stats = batches.stats();
+    /// assert_eq!((stats.engine.samples, stats.held, stats.slots), (16, 1, 4));
+    /// # drop(batch);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn stats(&self) -> RankStats {
         let ready = self.ready().len();
         let lent = self.stage.as_ref().and_then(Stage::lent);
@@ -257,6 +320,27 @@ impl RankIterator {
 
     /// After an epoch's last batch, continues with the next epoch without yielding the `None` that marks the end. For callers
     /// that count batches. Returns whether it did.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.batch(BatchSize::per_rank(8));
+    /// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+    /// for step in 0..6 { // a trainer that counts steps, not epochs
+    ///     batches.begin_epoch();
+    ///     assert_eq!(batches.next().unwrap()?.epoch(), step / 2);
+    /// }
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     pub fn begin_epoch(&mut self) -> bool {
         if !self.is_epoch_done() {
             return false;
@@ -269,6 +353,32 @@ impl RankIterator {
 
     /// As [`Iterator::next`], but waits at most `timeout`, for callers that must check for signals, for example. Successive
     /// calls are one wait, to which the deadline applies.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use feedstock_dataset::Rank;
+    /// # use feedstock_trainer_bridge::{BatchSize, Dataset, Next};
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.batch(BatchSize::per_rank(8)).epochs(1);
+    /// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+    /// let mut rows = 0;
+    /// loop {
+    ///     match batches.next_within(Duration::from_millis(10))? {
+    ///         Next::Batch(batch) => rows += batch.len(),
+    ///         Next::Pending => {} // check for signals here
+    ///         Next::EpochEnd => break,
+    ///     }
+    /// }
+    /// assert_eq!(rows, 16);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As the iterator's.

@@ -43,6 +43,30 @@ impl RankBuilder {
     }
 
     /// Begins where `cursor` was taken, with any rank, world size or batch size. Default: position 0 of epoch 0.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Cursor, Rank, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let mut batches = pipeline.rank(Rank::new(0, 1)).start()?;
+    /// batches.next().unwrap()?;
+    /// let saved = serde_json::to_string(&batches.state()).unwrap(); // a checkpoint
+    /// let next = batches.next().unwrap()?.sample_ids().to_vec();
+    ///
+    /// let cursor: Cursor = serde_json::from_str(&saved).unwrap();
+    /// let mut resumed = pipeline.rank(Rank::new(1, 2)).resume(cursor).start()?; // on two ranks now
+    /// assert_eq!(resumed.next().unwrap()?.sample_ids(), &next[2..]);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     #[must_use]
     pub fn resume(mut self, cursor: Cursor) -> Self {
         self.from = Some(cursor);
@@ -50,6 +74,26 @@ impl RankBuilder {
     }
 
     /// Starts prefetching and decoding.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_ops::decode_image;
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.map("label", [decode_image()]).batch(BatchSize::per_rank(4));
+    /// let error = pipeline.rank(Rank::new(0, 1)).start().err().unwrap();
+    /// assert_eq!(error.kind(), feedstock_trainer_bridge::ErrorKind::BadConfig); // labels are not encoded images
+    /// assert!(error.message().contains("label"));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig`, before anything runs, for: a chain that does not compile, a column without encoded bytes, a

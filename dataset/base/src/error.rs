@@ -10,6 +10,15 @@ use std::sync::Arc;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What the caller can do about an [`Error`]. Serialized in snake case: `bad_sample`.
+///
+/// ```
+/// use feedstock_base::{Error, ErrorKind};
+///
+/// let failures = [Error::new(ErrorKind::Retryable, "a.tar: HTTP 503"), Error::new(ErrorKind::Gone, "b.tar: HTTP 404")];
+/// let (again, given_up): (Vec<_>, Vec<_>) = failures.iter().partition(|error| error.kind() == ErrorKind::Retryable);
+/// assert_eq!(again[0].message(), "a.tar: HTTP 503");
+/// assert_eq!(given_up[0].message(), "b.tar: HTTP 404");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
@@ -44,6 +53,16 @@ struct Inner {
 }
 
 /// The sample that an error is about, for programs. The message states the same in words.
+///
+/// ```
+/// use feedstock_base::{Error, SampleContext, SampleId};
+///
+/// let uri = "s3://bucket/train-0042.parquet".to_owned();
+/// let about = SampleContext { sample: SampleId(17), uri, column: Some("image".into()) };
+/// let error = Error::bad_sample("the JPEG header is missing").with_sample(about);
+/// let bad = error.sample_context().unwrap();
+/// assert_eq!((bad.sample, bad.column.as_deref()), (SampleId(17), Some("image")));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleContext {
     /// The sample.
@@ -57,6 +76,13 @@ pub struct SampleContext {
 impl Error {
     /// Creates an error of `kind`. The message states what failed, where, the limit and the next step. Queries and passwords of
     /// http(s) URLs in it are replaced by `***`.
+    ///
+    /// ```
+    /// use feedstock_base::{Error, ErrorKind};
+    ///
+    /// let error = Error::new(ErrorKind::Denied, "https://user:pw@h.example/a.tar?sig=1f: HTTP 403");
+    /// assert_eq!(error.message(), "https://***@h.example/a.tar?***: HTTP 403");
+    /// ```
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = hide_urls(&message.into());
         Self(Arc::new(Inner { kind, message, source: None, sample: None, is_damage: false }))
@@ -79,11 +105,28 @@ impl Error {
 
     /// Creates the error for an object whose bytes are damaged, of kind [`BadConfig`](ErrorKind::BadConfig). A data set that is
     /// opened with `bad_shards="skip"` leaves out only objects with such errors.
+    ///
+    /// ```
+    /// use feedstock_base::{Error, ErrorKind};
+    ///
+    /// let error = Error::damage("x.tar: the archive ends inside a file");
+    /// assert!(error.is_damage() && !Error::config("x.tar is not a tar").is_damage());
+    /// assert_eq!(error.kind(), ErrorKind::BadConfig);
+    /// ```
     pub fn damage(message: impl Into<String>) -> Self {
         Self::config(message).with(|inner| inner.is_damage = true)
     }
 
     /// Returns the same error, caused by `source`.
+    ///
+    /// ```
+    /// use feedstock_base::{Error, ErrorKind};
+    ///
+    /// let cause = std::io::Error::other("connection reset");
+    /// let error = Error::new(ErrorKind::Retryable, "cannot read a.tar").with_source(cause);
+    /// assert_eq!(error.to_string(), "cannot read a.tar");
+    /// assert_eq!(format!("{error:?}"), "Retryable: cannot read a.tar (caused by: connection reset)");
+    /// ```
     #[must_use]
     pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.with(|inner| inner.source = Some(Arc::new(source)))
@@ -102,6 +145,12 @@ impl Error {
     }
 
     /// Returns the same error with `more` after its message.
+    ///
+    /// ```
+    /// let error = feedstock_base::Error::config("batch_size must be at least 1; got 0");
+    /// let error = error.with_note(" (from --batch-size)").context("train.toml");
+    /// assert_eq!(error.message(), "train.toml: batch_size must be at least 1; got 0 (from --batch-size)");
+    /// ```
     #[must_use]
     pub fn with_note(self, more: &str) -> Self {
         self.with(|inner| inner.message.push_str(more))

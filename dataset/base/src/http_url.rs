@@ -1,6 +1,14 @@
 //! The parts of an http(s) URL, as text.
 
 /// Returns true for a URI of the scheme http or https.
+///
+/// ```
+/// use feedstock_base::is_http;
+///
+/// assert!(is_http("HTTPS://data.example/train.tar"));
+/// assert!(!is_http("s3://bucket/train.tar"));
+/// assert!(!is_http("data.example/train.tar"));
+/// ```
 pub fn is_http(uri: &str) -> bool {
     let is = |scheme: &str| scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
     uri.split_once("://").is_some_and(|(scheme, _)| is(scheme))
@@ -10,6 +18,14 @@ pub fn is_http(uri: &str) -> bool {
 ///
 /// URLs are parsed as browsers do: `\` ends a host, as `/` does, and tabs and line breaks vanish. A URL is rejected if another
 /// parser could find another host in it. No part of a host, port or user name is guessed.
+///
+/// ```
+/// use feedstock_base::HttpUrl;
+///
+/// let reason = HttpUrl::split(r"http://data.example\@other.example/a").unwrap_err();
+/// assert_eq!(reason, r"it contains a '\'; write %5C where a name contains one");
+/// assert_eq!(HttpUrl::split("s3://bucket/a").unwrap_err(), "it is not an http URL");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpUrl<'a> {
     /// `http` or `https`, in its original case.

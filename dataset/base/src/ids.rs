@@ -20,6 +20,14 @@ macro_rules! id {
 
 id! {
     /// A sample's index in the catalog, counted over all samples, filtered or not.
+    ///
+    /// ```
+    /// use feedstock_base::SampleId;
+    ///
+    /// let bad = [SampleId(12), SampleId(7)];
+    /// assert_eq!(bad.iter().min(), Some(&SampleId(7)));
+    /// assert_eq!(format!("sample {}", bad[0]), "sample 12");
+    /// ```
     SampleId(u64)
 }
 id! {
@@ -27,7 +35,7 @@ id! {
     BlockId(u32)
 }
 id! {
-    /// One of the C equal strands of the order.
+    /// One of C equal parts of the order: position p is on lane p mod C.
     Lane(u32)
 }
 id! {
@@ -46,6 +54,14 @@ pub struct Rank {
 
 impl Rank {
     /// Creates rank `rank` of `world_size`.
+    ///
+    /// ```
+    /// use feedstock_base::Rank;
+    ///
+    /// let ranks: Vec<String> = (0..2).map(|rank| Rank::new(rank, 2).to_string()).collect();
+    /// assert_eq!(ranks, ["0/2", "1/2"]);
+    /// assert!(std::panic::catch_unwind(|| Rank::new(2, 2)).is_err());
+    /// ```
     ///
     /// # Panics
     /// If `rank >= world_size`: such a rank would never get data.

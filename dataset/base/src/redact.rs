@@ -5,6 +5,14 @@ use crate::http_url::{HttpUrl, is_http};
 /// Returns the printable form of `text`: the query, user name and password of every http(s) URL in it are replaced by `***`.
 /// A URL ends at white space, `"`, `<` or `>`. A query continues past them while `&` follows within four words, since some
 /// tools do not encode them.
+///
+/// ```
+/// use feedstock_base::hide_urls;
+///
+/// let line = "GET https://h.example/a.tar?X-Amz-Signature=1f&X-Amz-Date=2 took 40 ms";
+/// assert_eq!(hide_urls(line), "GET https://h.example/a.tar?*** took 40 ms");
+/// assert_eq!(hide_urls("s3://bucket/a?b"), "s3://bucket/a?b");
+/// ```
 pub fn hide_urls(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let mut out = String::with_capacity(text.len());

@@ -9,6 +9,25 @@ use std::sync::Arc;
 impl Plan {
     /// Returns this order with one epoch replaced by its rest: see [`Rest`]. All other epochs stay.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use feedstock_base::{Position, SampleId};
+    /// # use feedstock_plan::{Carried, Plan, Rest, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let old = Plan::new(input.clone(), &Shuffle::none())?;
+    /// let cursor = old.cursor(0, Position(6)); // samples 6 and 7 are left
+    /// let left = old.left_after(&cursor)?;
+    /// let carried = Carried { fingerprint: cursor.fingerprint, position: cursor.position };
+    ///
+    /// let grown = PlanInput { block_starts: [0, 4, 9].into(), data: DataHashes { identity: 2, ..data }, ..input };
+    /// let plan = Plan::new(grown, &Shuffle::none())?.with_rest(Arc::new(Rest::new(0, vec![carried], &left)?))?;
+    /// assert_eq!((plan.len_of(0), plan.len_of(1)), (2, 9));
+    /// assert_eq!(plan.epoch(0).sample_at(Position(0)).sample, SampleId(6));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for an order without epochs, and for a rest with samples that the data set does not have.
     pub fn with_rest(&self, rest: Arc<Rest>) -> Result<Self> {
@@ -30,6 +49,18 @@ impl Plan {
     }
 
     /// Returns the samples that are left after `cursor`, in order.
+    ///
+    /// ```
+    /// # use feedstock_base::{Position, SampleId};
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input, &Shuffle::none())?;
+    /// let left = plan.left_after(&plan.cursor(0, Position(6)))?;
+    /// assert_eq!(left.iter().map(|left| left.sample).collect::<Vec<_>>(), [SampleId(6), SampleId(7)]);
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`check`](Self::check); `BadConfig` for a mix without end.

@@ -89,6 +89,19 @@ impl Cursor {
     }
 
     /// Hashes a text that describes ops.
+    ///
+    /// ```
+    /// # use feedstock_base::Position;
+    /// # use feedstock_plan::{Cursor, Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
+    /// let cursor = plan.cursor(0, Position(4)).with_ops(Cursor::hash_ops("decode,resize=224x224"));
+    /// assert_ne!(cursor.ops, Some(Cursor::hash_ops("decode,resize=256x256"))); // worth a warning
+    /// plan.check(&cursor)?; // ops are not part of the order
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn hash_ops(description: &str) -> u64 {
         hash_text(description)
     }
@@ -113,6 +126,19 @@ impl Fingerprint {
 
     /// Rejects a fingerprint that differs in a setting of the caller, and names the setting. What follows from the data may
     /// differ: the catalog, which samples a filter keeps, numbers of lanes, windows, lengths.
+    ///
+    /// ```
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let saved = Plan::new(input.clone(), &Shuffle::seeded(7))?;
+    /// let grown = PlanInput { data: DataHashes { identity: 2, ..data }, ..input };
+    /// let plan = Plan::new(grown, &Shuffle::seeded(7))?;
+    /// assert!(plan.fingerprint().check(saved.fingerprint()).is_err()); // the data differ,
+    /// plan.fingerprint().check_settings(saved.fingerprint())?; // and no setting does
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn check_settings(&self, found: &Self) -> Result<()> {
         if (self.filter == 0) != (found.filter == 0) {
             differs("filter", &hex(self.filter), &hex(found.filter), FILTER_ADVICE)?;

@@ -17,6 +17,20 @@ impl EpochOrder {
     ///
     /// In that case, the first call in an epoch walks the epoch: about 0.2 µs a sample. In a mix without end that walk would
     /// not end; there the result is the least number that the bound's `max_rows` allows.
+    ///
+    /// ```
+    /// # use feedstock_base::{Position, Rank};
+    /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let mut order = Plan::new(input, &Shuffle::seeded(7))?.epoch(0);
+    /// let mut shape = StepShape { size: StepSize::Rows(3), rank: Rank::new(0, 1), tail: Tail::Drop };
+    /// assert_eq!(order.steps_left(Position(0), &shape), 2);
+    /// shape.tail = Tail::Pad;
+    /// assert_eq!((order.steps_left(Position(0), &shape), order.steps_left(Position(3), &shape)), (3, 2));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn steps_left(&mut self, position: Position, shape: &StepShape) -> u64 {
         let left = self.len().saturating_sub(position.0);
         let StepSize::Total { max_rows, .. } = shape.size else {
@@ -44,6 +58,23 @@ impl EpochOrder {
     ///
     /// Rows repeated by [`Tail::Pad`] count as padding. `None` for a plan without lengths and for one without end.
     /// Walks the epoch: about 0.3 µs a sample.
+    ///
+    /// ```
+    /// # use feedstock_base::Rank;
+    /// # use feedstock_plan::{Lengths, Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let seconds = Lengths::new("duration", vec![1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0]);
+    /// let shape = StepShape { size: StepSize::Rows(4), rank: Rank::new(0, 1), tail: Tail::Drop };
+    /// let plan = Plan::new(input, &Shuffle::none())?.with_lengths(&seconds)?;
+    /// let share = plan.epoch(0).padding_share(&shape).unwrap();
+    /// assert!((share - 16.0 / 36.0).abs() < 1e-9); // two rows of each four have 8 s of padding
+    ///
+    /// let plan = plan.bucketed(&seconds, Some(8), shape.size)?;
+    /// assert_eq!(plan.epoch(0).padding_share(&shape), Some(0.0));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn padding_share(&mut self, shape: &StepShape) -> Option<f64> {
         let lengths = self.facts.lengths.as_ref()?.lengths.values().clone();
         if self.facts.is_endless() {

@@ -8,6 +8,18 @@ use std::fmt;
 /// Count and sum of scattered ids: equal for equal multisets, and different otherwise except with probability 2⁻⁶⁴.
 ///
 /// Digests of parts add up, so ranks can compare their sum with the plan's.
+///
+/// ```
+/// use feedstock_base::SampleId;
+/// use feedstock_plan::Digest;
+///
+/// let digest = |samples: &[u64]| samples.iter().map(|&sample| SampleId(sample)).collect::<Digest>();
+/// assert_eq!(digest(&[4, 1, 7]), digest(&[7, 4, 1])); // the order does not count
+/// assert_ne!(digest(&[4, 1, 7]), digest(&[4, 1, 1]));
+/// let mut sum = digest(&[4]);
+/// sum.merge(&digest(&[1, 7]));
+/// assert_eq!(sum, digest(&[1, 4, 7]));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
     /// The number of ids added.

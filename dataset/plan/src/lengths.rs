@@ -33,6 +33,21 @@ impl Lengths {
 
     /// Returns the longest of these samples and its length; `None` without samples.
     ///
+    /// ```
+    /// use feedstock_base::SampleId;
+    /// use feedstock_plan::Lengths;
+    ///
+    /// let seconds = Lengths::new("duration", vec![3.0, 8.5, f32::NAN]);
+    /// let name = |sample: SampleId| format!("clips.tsv row {sample}");
+    /// assert_eq!(seconds.longest([SampleId(0), SampleId(1)].into_iter(), &name)?, Some((SampleId(1), 8.5)));
+    /// assert_eq!(
+    ///     seconds.longest([SampleId(2)].into_iter(), &name).unwrap_err().message(),
+    ///     "clips.tsv row 2: duration is null, which is not a length to batch by; filter such samples out, as with \
+    ///      `duration is not null and duration >= 0`"
+    /// );
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for the first sample whose length is missing, negative or infinite.
     pub fn longest(

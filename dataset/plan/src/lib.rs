@@ -15,6 +15,26 @@
 //!
 //! Every process computes the same order from the same few numbers, so no process has to coordinate.
 //! Memory is O(blocks); a filter adds one bit a sample, and lengths add four bytes a sample.
+//!
+//! ```
+//! use feedstock_base::{Position, SampleId};
+//! use feedstock_plan::{DataHashes, Plan, PlanInput, Shuffle};
+//!
+//! let input = PlanInput {
+//!     block_starts: [0, 4, 8].into(), // two blocks of four samples
+//!     selection: None,
+//!     data: DataHashes { identity: 0xFEED, blocks: 1, legacy: 0 },
+//!     filter: None,
+//!     encoded_bytes: 8 * 110_000,
+//! };
+//! let plan = Plan::new(input, &Shuffle::seeded(7))?;
+//! let mut order = plan.epoch(0);
+//! let mut samples: Vec<SampleId> = (0..8).map(|p| order.sample_at(Position(p)).sample).collect();
+//! assert_eq!(plan.clone().epoch(0).sample_at(Position(3)).sample, samples[3]); // any process computes the same
+//! samples.sort();
+//! assert_eq!(samples, (0..8).map(SampleId).collect::<Vec<_>>()); // every sample once
+//! # Ok::<(), feedstock_base::Error>(())
+//! ```
 
 mod base;
 mod bucket;

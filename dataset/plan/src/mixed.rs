@@ -41,6 +41,22 @@ pub(crate) const ENDLESS: u64 = 1 << 53;
 const EVERY_EPOCH: u64 = u64::MAX;
 
 /// When an epoch of a mix ends; the first two are `stopping_strategy` values of Hugging Face's `interleave_datasets`.
+///
+/// ```
+/// # use feedstock_plan::{DataHashes, Plan, PlanInput, Shuffle, Stop};
+/// # let part = |samples: u64| PlanInput {
+/// #     block_starts: [0, samples].into(),
+/// #     selection: None,
+/// #     data: DataHashes { identity: samples, blocks: 1, legacy: 1 },
+/// #     filter: None,
+/// #     encoded_bytes: samples * 1_000,
+/// # };
+/// let len = |stop| Plan::mixed(vec![(part(10), 1.0), (part(30), 1.0)], stop, &Shuffle::none()).map(|mix| mix.len());
+/// assert_eq!(len(Stop::FirstExhausted)?, 20); // 10 of each, before the first would repeat
+/// assert_eq!(len(Stop::AllExhausted)?, 60); // 30 of each: the first three times
+/// assert_eq!(len(Stop::Never)?, 1 << 53);
+/// # Ok::<(), feedstock_base::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {

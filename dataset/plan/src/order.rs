@@ -56,6 +56,17 @@ impl EpochOrder {
 
     /// Returns the sample at `position`.
     ///
+    /// ```
+    /// # use feedstock_base::{BlockId, Position, SampleId};
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let planned = Plan::new(input, &Shuffle::none())?.epoch(0).sample_at(Position(6));
+    /// assert_eq!((planned.sample, planned.block, planned.row), (SampleId(6), BlockId(1), 2));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// If the position is not below [`EpochOrder::len`].
     pub fn sample_at(&mut self, position: Position) -> PlannedSample {
@@ -71,6 +82,19 @@ impl EpochOrder {
     /// all passes; in one without end, of the first pass.
     ///
     /// With a full shuffle, each call reads the whole epoch's order: call it only if blocks are read whole.
+    ///
+    /// ```
+    /// # use feedstock_base::{BlockId, Position};
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let mut order = Plan::new(input, &Shuffle::seeded(7))?.epoch(0);
+    /// let positions = order.positions_of(BlockId(1));
+    /// assert_eq!(positions.len(), 4);
+    /// assert!(positions.iter().all(|position| order.sample_at(*position).block == BlockId(1)));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn positions_of(&mut self, block: BlockId) -> Vec<Position> {
         let passes = if self.facts.is_endless() { 1 } else { u64::MAX };
         let mut positions = Vec::new();
@@ -90,6 +114,20 @@ impl EpochOrder {
 
     /// Returns about when `block` is needed again in this epoch, after all its samples in the pass at `position`: no later
     /// than the first of the next pass. `None` except in a mix whose parts repeat.
+    ///
+    /// ```
+    /// # use feedstock_base::{BlockId, Position};
+    /// # use feedstock_plan::{Plan, Shuffle, Stop};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let long = PlanInput { block_starts: [0, 64].into(), ..input.clone() };
+    /// let mix = Plan::mixed(vec![(input.clone(), 1.0), (long, 1.0)], Stop::AllExhausted, &Shuffle::none())?;
+    /// let again = mix.epoch(0).next_pass(BlockId(0), Position(0)).unwrap();
+    /// assert_eq!(mix.epoch(0).sample_at(again).pass, 1); // the part of 8 samples begins anew
+    /// assert_eq!(Plan::new(input, &Shuffle::none())?.epoch(0).next_pass(BlockId(0), Position(0)), None);
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn next_pass(&mut self, block: BlockId, position: Position) -> Option<Position> {
         if position.0 >= self.len() {
             return None;
@@ -168,6 +206,18 @@ impl EpochOrder {
 
     /// Returns the digest of the samples at these positions. For the whole epoch of one data set it is computed from the
     /// selection alone, so that it also proves the order to be a permutation.
+    ///
+    /// ```
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let mut order = Plan::new(input, &Shuffle::none())?.epoch(0);
+    /// let first = order.digest(0..4);
+    /// assert_eq!(first.samples, 4);
+    /// assert_ne!(first, order.digest(4..8)); // other samples
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn digest(&mut self, positions: std::ops::Range<u64>) -> Digest {
         if positions == (0..self.len()) && matches!(self.base, BaseOrder::Plain(_)) {
             return self.facts.digest();

@@ -27,6 +27,19 @@ pub struct Plan {
 impl Plan {
     /// Makes the plan for these blocks.
     ///
+    /// ```
+    /// # use feedstock_plan::{DataHashes, Plan, PlanInput, Selection, Shuffle};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input.clone(), &Shuffle::seeded(7).lanes(2))?;
+    /// assert_eq!((plan.len(), plan.fingerprint().lanes), (8, 2));
+    ///
+    /// let nothing = Selection::from_bools(vec![false; 8].into(), &input.block_starts);
+    /// let error = Plan::new(PlanInput { selection: Some(nothing), ..input }, &Shuffle::none()).unwrap_err();
+    /// assert_eq!(error.message(), "no sample is selected: the data set is empty or the filter keeps nothing");
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` if nothing is selected, or if lanes or window are out of range.
     pub fn new(input: PlanInput, shuffle: &Shuffle) -> Result<Self> {
@@ -54,6 +67,24 @@ impl Plan {
     /// Block and sample ids continue from part to part. W, the shuffle's window, is shared out by weight, so that the mix
     /// holds no more in memory than one data set would; each part has separate lanes. `catalog` and `blocks` of the
     /// fingerprint are those of the first part; the others are in [`Mixing`].
+    ///
+    /// ```
+    /// # use feedstock_base::Position;
+    /// # use feedstock_plan::{DataHashes, Plan, PlanInput, Shuffle, Stop};
+    /// # let part = |samples: u64| PlanInput {
+    /// #     block_starts: [0, samples].into(),
+    /// #     selection: None,
+    /// #     data: DataHashes { identity: samples, blocks: 1, legacy: 1 },
+    /// #     filter: None,
+    /// #     encoded_bytes: samples * 1_000,
+    /// # };
+    /// let parts = vec![(part(1_000), 3.0), (part(5_000), 1.0)]; // samples 0 to 999, and 1,000 to 5,999
+    /// let mix = Plan::mixed(parts, Stop::AllExhausted, &Shuffle::seeded(7))?;
+    /// let mut order = mix.epoch(0);
+    /// let cycle = (0..1_024).map(|p| order.sample_at(Position(p)).sample.0);
+    /// assert_eq!(cycle.filter(|sample| *sample < 1_000).count(), 768); // exactly three quarters of a cycle
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`new`](Self::new), and `BadConfig` for a weight that is not a finite number above zero, one that is too small to
@@ -128,6 +159,19 @@ impl Plan {
     /// Validates the weights of a mix. Returns (part, requested share, actual share) of every part whose share was rounded by
     /// more than 1 %.
     ///
+    /// ```
+    /// # use feedstock_plan::Plan;
+    /// let name = |part: usize| ["speech", "noise"][part].to_owned();
+    /// assert_eq!(Plan::check_weights(&[0.9, 0.1], &name)?, []); // within 1 %
+    ///
+    /// let rounded = Plan::check_weights(&[1.0, 0.000_04], &name)?;
+    /// assert_eq!((rounded[0].0, rounded[0].2), (1, 3.0 / 65_536.0)); // 2.6 places of the longest cycle become 3
+    ///
+    /// let error = Plan::check_weights(&[1.0, -1.0], &name).unwrap_err();
+    /// assert_eq!(error.message(), "the weight of noise in the mix must be a finite number > 0; got -1");
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`mixed`](Self::mixed), for the weights.
     pub fn check_weights(weights: &[f64], name: PartName<'_>) -> Result<Vec<(usize, f64, f64)>> {
@@ -178,11 +222,43 @@ impl Plan {
     }
 
     /// Returns the order of one epoch.
+    ///
+    /// ```
+    /// # use feedstock_base::{Position, SampleId};
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let samples = |plan: &Plan, epoch| -> Vec<SampleId> {
+    ///     let mut order = plan.epoch(epoch);
+    ///     (0..plan.len()).map(|position| order.sample_at(Position(position)).sample).collect()
+    /// };
+    /// let shuffled = Plan::new(input.clone(), &Shuffle::seeded(7))?;
+    /// assert_eq!(samples(&shuffled, 3), samples(&shuffled, 3));
+    /// assert_ne!(samples(&shuffled, 3), samples(&shuffled, 4)); // each epoch has another order
+    /// assert_eq!(samples(&Plan::new(input, &Shuffle::none())?, 4), (0..8).map(SampleId).collect::<Vec<_>>());
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn epoch(&self, epoch: u64) -> EpochOrder {
         EpochOrder::new(self.facts.clone(), epoch)
     }
 
     /// Returns a cursor at `position` of `epoch`.
+    ///
+    /// ```
+    /// # use feedstock_base::Position;
+    /// # use feedstock_plan::{Cursor, Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input.clone(), &Shuffle::seeded(7))?;
+    /// let saved = serde_json::to_string(&plan.cursor(2, Position(5))).unwrap();
+    ///
+    /// let cursor: Cursor = serde_json::from_str(&saved).unwrap(); // in another process, later
+    /// plan.check(&cursor)?;
+    /// assert_eq!((cursor.epoch, cursor.position), (2, Position(5)));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn cursor(&self, epoch: u64, position: Position) -> Cursor {
         let carried = self.rest().filter(|rest| rest.epoch() == epoch);
         let carried = carried.map_or_else(Vec::new, |rest| rest.carried().to_vec());
@@ -203,12 +279,42 @@ impl Plan {
     }
 
     /// Whether `cursor` is of the same data. The rest of its order may differ.
+    ///
+    /// ```
+    /// # use feedstock_base::Position;
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let saved = Plan::new(input.clone(), &Shuffle::seeded(7))?.cursor(0, Position(4));
+    /// assert!(Plan::new(input.clone(), &Shuffle::full(8))?.is_of_same_data(&saved)); // only the order differs
+    ///
+    /// let grown = PlanInput { data: DataHashes { identity: 2, ..data }, ..input };
+    /// assert!(!Plan::new(grown, &Shuffle::seeded(7))?.is_of_same_data(&saved));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn is_of_same_data(&self, cursor: &Cursor) -> bool {
         self.facts.fingerprint.is_of_same_data(&self.in_current_form(&cursor.fingerprint))
     }
 
     /// Returns the start of the epoch after the cursor's, in this order: for a cursor whose data changed since. A cursor at the
     /// start of an epoch, of which nothing was delivered, keeps that epoch.
+    ///
+    /// ```
+    /// # use feedstock_base::Position;
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let saved = Plan::new(input.clone(), &Shuffle::seeded(7))?.cursor(2, Position(5));
+    /// let grown = PlanInput { block_starts: [0, 4, 9].into(), data: DataHashes { identity: 2, ..data }, ..input };
+    /// let plan = Plan::new(grown.clone(), &Shuffle::seeded(7))?;
+    /// let next = plan.next_epoch_of(&saved)?;
+    /// assert_eq!((next.epoch, next.position), (3, Position(0)));
+    ///
+    /// assert!(Plan::new(grown, &Shuffle::seeded(8))?.next_epoch_of(&saved).is_err()); // no data set changes a seed
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for a cursor whose seed, shuffle, mix or bucketing differs, which no change of the data explains.
@@ -221,6 +327,23 @@ impl Plan {
     }
 
     /// Rejects a cursor of another order, naming the field that differs, or one past the epoch's end.
+    ///
+    /// ```
+    /// # use feedstock_base::Position;
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input.clone(), &Shuffle::seeded(7))?;
+    /// let other = Plan::new(input, &Shuffle::seeded(8))?.cursor(0, Position(4));
+    /// assert_eq!(
+    ///     plan.check(&other).unwrap_err().message(),
+    ///     "the cursor belongs to another order: its seed is 8, this pipeline's is 7; use the saved seed"
+    /// );
+    /// let late = plan.cursor(0, Position(9));
+    /// assert_eq!(plan.check(&late).unwrap_err().message(), "the cursor's position 9 is past the epoch's 8 samples");
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn check(&self, cursor: &Cursor) -> Result<()> {
         self.facts.fingerprint.check(&self.in_current_form(&cursor.fingerprint))?;
         self.check_epoch(cursor.epoch)?;
@@ -238,6 +361,17 @@ impl Plan {
     /// Rejects an epoch whose positions, counted over all epochs, are past 2⁶⁴. With 10⁹ samples that is after 18 billion
     /// epochs. For a mix without end, whose only epoch is the one it starts with, it is after 2,045.
     ///
+    /// ```
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
+    /// plan.check_epoch(1 << 60)?; // 2⁶⁰ epochs of 8 samples
+    /// assert!(plan.check_epoch(1 << 61).unwrap_err().message().contains("is past the last that can be counted"));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` that names the last epoch that can be counted.
     pub fn check_epoch(&self, epoch: u64) -> Result<()> {
@@ -254,6 +388,19 @@ impl Plan {
 
     /// Returns the digest of every selected sample once, computed from the selection, not from the order. It is that of a whole
     /// epoch, except in a mix, where [`EpochOrder::digest`] walks what an epoch draws.
+    ///
+    /// ```
+    /// # use feedstock_plan::{Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
+    /// assert_eq!(plan.epoch(0).digest(0..8), plan.digest());
+    /// let mut halves = plan.epoch(5).digest(0..4); // what two ranks delivered
+    /// halves.merge(&plan.epoch(5).digest(4..8));
+    /// assert_eq!(halves, plan.digest());
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn digest(&self) -> Digest {
         self.facts.digest()
     }
@@ -275,6 +422,17 @@ impl Plan {
 
     /// Whether an epoch never ends ([`Stop::Never`]). Its length is then 2⁵³, which JSON and doubles hold exactly and no run
     /// reaches.
+    ///
+    /// ```
+    /// # use feedstock_plan::{Plan, Shuffle, Stop};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let mix = Plan::mixed(vec![(input.clone(), 1.0), (input, 2.0)], Stop::Never, &Shuffle::seeded(7))?;
+    /// assert!(mix.is_mix() && mix.is_endless());
+    /// assert_eq!(mix.len(), 1 << 53);
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn is_endless(&self) -> bool {
         self.facts.base.is_endless()
     }

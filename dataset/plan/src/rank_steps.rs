@@ -13,6 +13,21 @@ const FORETOLD: u64 = 1 << 16;
 
 impl EpochOrder {
     /// Returns the rank's share of the step that starts at `position`; `None` at the epoch's end.
+    ///
+    /// ```
+    /// # use feedstock_base::{Position, Rank, SampleId};
+    /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let mut order = Plan::new(input, &Shuffle::none())?.epoch(0);
+    /// let shape = StepShape { size: StepSize::Rows(6), rank: Rank::new(1, 2), tail: Tail::Drop };
+    /// let step = order.step(Position(0), &shape).unwrap();
+    /// let samples: Vec<SampleId> = step.rows.iter().map(|row| row.sample).collect();
+    /// assert_eq!(samples, [SampleId(3), SampleId(4), SampleId(5)]); // rank 0 has samples 0 to 2
+    /// assert_eq!(order.step(step.next, &shape), None); // two samples do not fill a step of six
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn step(&mut self, position: Position, shape: &StepShape) -> Option<Step> {
         if !shape.has_step(self.len(), position) {
             return None;
@@ -39,6 +54,27 @@ impl EpochOrder {
     }
 
     /// Returns every step of one rank from `position` on.
+    ///
+    /// Global batches are the same for every world size:
+    ///
+    /// ```
+    /// # use feedstock_base::{Position, Rank, SampleId};
+    /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
+    /// let second_batch = |world_size| -> Vec<SampleId> {
+    ///     let ranks = (0..world_size).map(|rank| Rank::new(rank, world_size));
+    ///     let rows = ranks.flat_map(|rank| {
+    ///         let shape = StepShape { size: StepSize::Rows(4), rank, tail: Tail::Drop };
+    ///         plan.epoch(0).steps(Position(0), &shape).nth(1).unwrap().rows
+    ///     });
+    ///     rows.map(|row| row.sample).collect()
+    /// };
+    /// assert_eq!(second_batch(1), second_batch(4));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn steps<'a>(
         &'a mut self,
         position: Position,
@@ -57,6 +93,19 @@ impl EpochOrder {
     /// in the step at `from`; call it again from a later step for later ones.
     ///
     /// The rows of a padded last step count for every rank, because the padding decides which rank gets them.
+    ///
+    /// ```
+    /// # use feedstock_base::{BlockId, Position, Rank};
+    /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let mut order = Plan::new(input, &Shuffle::none())?.epoch(0);
+    /// let shape = StepShape { size: StepSize::Rows(2), rank: Rank::new(0, 1), tail: Tail::Drop };
+    /// assert_eq!(order.steps_using(BlockId(1), Position(0), &shape), [Position(4), Position(6)]);
+    /// assert_eq!(order.steps_using(BlockId(0), Position(4), &shape), []); // already read
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn steps_using(&mut self, block: BlockId, from: Position, shape: &StepShape) -> Vec<Position> {
         self.foretell(block, from, u64::MAX, shape).0
     }

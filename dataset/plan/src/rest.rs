@@ -84,6 +84,17 @@ impl Rest {
     }
 
     /// Returns the samples from `position` on, in the form that [`Rest::new`] takes.
+    ///
+    /// ```
+    /// use feedstock_base::{Lane, Position, SampleId};
+    /// use feedstock_plan::{Left, Rest};
+    ///
+    /// let left = [5, 2, 9].map(|sample| Left { sample: SampleId(sample), lane: Lane(0), pass: 0 });
+    /// let rest = Rest::new(3, Vec::new(), &left)?;
+    /// assert_eq!((rest.epoch(), rest.len()), (3, 3));
+    /// assert_eq!(rest.left_from(Position(1)), left[1..]); // if the data change once more
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn left_from(&self, position: Position) -> Vec<Left> {
         (index(position.0).min(self.samples.len())..self.samples.len()).map(|at| self.left(at)).collect()
     }

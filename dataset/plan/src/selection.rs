@@ -16,6 +16,15 @@ pub struct Selection {
 impl Selection {
     /// Keeps sample `i` where `bits[i]` is true; `block_starts` are the catalog's (one more than blocks).
     ///
+    /// ```
+    /// use feedstock_base::SampleId;
+    /// use feedstock_plan::Selection;
+    ///
+    /// let kept = Selection::from_bools(vec![true, false, true, false].into(), &[0, 2, 4]); // two blocks of two
+    /// assert_eq!(kept.len(), 2);
+    /// assert!(kept.contains(SampleId(2)) && !kept.contains(SampleId(3)));
+    /// ```
+    ///
     /// # Panics
     /// If `bits` does not hold one bit for each sample of the catalog.
     pub fn from_bools(bits: BooleanBuffer, block_starts: &[u64]) -> Self {
@@ -32,6 +41,15 @@ impl Selection {
     }
 
     /// Returns the samples that both keep.
+    ///
+    /// ```
+    /// use feedstock_plan::Selection;
+    ///
+    /// let blocks = [0, 4];
+    /// let long = Selection::from_bools(vec![true, true, false, false].into(), &blocks);
+    /// let english = Selection::from_bools(vec![true, false, true, false].into(), &blocks);
+    /// assert_eq!(long.and(&english, &blocks).bits().set_indices().collect::<Vec<_>>(), [0]);
+    /// ```
     ///
     /// # Panics
     /// If the two come from different catalogs.

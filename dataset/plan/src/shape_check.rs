@@ -9,6 +9,24 @@ impl StepShape {
     /// Rejects shapes that yield no step of `plan`, or a step without rows for some rank. `name` returns a sample's name for
     /// errors.
     ///
+    /// ```
+    /// # use feedstock_base::{Rank, SampleId};
+    /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let plan = Plan::new(input, &Shuffle::none())?;
+    /// let shape = StepShape { size: StepSize::Rows(16), rank: Rank::new(0, 2), tail: Tail::Drop };
+    /// let name = |sample: SampleId| format!("train.tar, sample {sample}");
+    /// assert_eq!(
+    ///     shape.check(&plan, &name).unwrap_err().message(),
+    ///     "the data set has 8 selected samples, fewer than one global batch of 16: with tail=drop an epoch would be empty; \
+    ///      use a smaller batch or tail=pad"
+    /// );
+    /// StepShape { tail: Tail::Pad, ..shape }.check(&plan, &name)?;
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for a rank outside its world, a batch with fewer rows than ranks, an epoch without a step, a total
     /// without lengths, and a sample that leaves some rank without a row under the total; the message names the sample.

@@ -32,8 +32,10 @@ pub enum ShuffleKind {
 /// How samples are shuffled.
 ///
 /// ```
-/// # use feedstock_plan::Shuffle;
+/// # use feedstock_plan::{Shuffle, ShuffleKind};
 /// let shuffle = Shuffle::seeded(7).window(16_384).lanes(64);
+/// assert_eq!((shuffle.kind(), shuffle.seed()), (ShuffleKind::Window, 7));
+/// assert_eq!(Shuffle::full(7).kind(), ShuffleKind::Full);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shuffle {

@@ -4,6 +4,22 @@ use feedstock_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The number of samples of a global step, over all ranks.
+///
+/// ```
+/// # use feedstock_base::{Position, Rank};
+/// # use feedstock_plan::{Lengths, Plan, Shuffle, StepShape, StepSize, Tail};
+/// # use feedstock_plan::{DataHashes, PlanInput};
+/// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+/// let seconds = Lengths::new("duration", vec![2.0, 2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 2.0]);
+/// let plan = Plan::new(input, &Shuffle::none())?.with_lengths(&seconds)?;
+/// let size = StepSize::Total { total: 12.0, max_rows: 64, ranks: 1 }; // 12 s, padding included
+/// let shape = StepShape { size, rank: Rank::new(0, 1), tail: Tail::Drop };
+/// let mut order = plan.epoch(0);
+/// let rows: Vec<usize> = order.steps(Position(0), &shape).map(|step| step.rows.len()).collect();
+/// assert_eq!(rows, [5, 2, 1]); // 5 × 2 s, 2 × 6 s, 1 × 2 s
+/// # Ok::<(), feedstock_base::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepSize {

@@ -14,6 +14,18 @@ use std::sync::Arc;
 impl Plan {
     /// Returns the same order with the lengths of its samples, so that steps can be bounded by a total.
     ///
+    /// ```
+    /// # use feedstock_base::SampleId;
+    /// # use feedstock_plan::{Lengths, Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let seconds = Lengths::new("duration", vec![1.0, 2.5, 12.0, 4.0, 1.0, 2.0, 3.0, 4.0]);
+    /// let plan = Plan::new(input, &Shuffle::none())?.with_lengths(&seconds)?;
+    /// assert_eq!(plan.longest(), Some(("duration", SampleId(2), 12.0)));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for a selected sample without a length that is finite and not negative.
     pub fn with_lengths(self, lengths: &Lengths) -> Result<Self> {
@@ -29,6 +41,26 @@ impl Plan {
     /// `window` is the number of samples of a macro-window, up to 2³² − 1, rounded up to whole groups. Default: the shuffle's
     /// window, aligned with the lanes' windows; without one, or with a full shuffle, the samples of 512 MiB of encoded bytes.
     /// Larger windows bucket better and hold more blocks. `group` is the size of the steps that will be requested.
+    ///
+    /// A step's samples are all short or all long:
+    ///
+    /// ```
+    /// # use feedstock_base::{Position, Rank};
+    /// # use feedstock_plan::{Lengths, Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let tokens = [3.0, 90.0, 4.0, 80.0, 85.0, 2.0, 95.0, 5.0];
+    /// let lengths = Lengths::new("tokens", tokens.to_vec());
+    /// let plan = Plan::new(input, &Shuffle::seeded(7))?.bucketed(&lengths, Some(8), StepSize::Rows(4))?;
+    /// let shape = StepShape { size: StepSize::Rows(4), rank: Rank::new(0, 1), tail: Tail::Drop };
+    /// let mut order = plan.epoch(0);
+    /// for step in order.steps(Position(0), &shape) {
+    ///     let long = step.rows.iter().filter(|row| tokens[row.sample.0 as usize] > 50.0).count();
+    ///     assert!(long == 0 || long == 4);
+    /// }
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for lengths that do not fit the samples, a window or group out of range, and a sample that alone
@@ -59,6 +91,22 @@ impl Plan {
     /// Returns the order that `cursor` belongs to: this one, or, if it is bucketed and the cursor's groups have another size,
     /// this one with those groups. So the batch size and the world size may change on resume: the order stays the saved one,
     /// and only its cut into steps is new.
+    ///
+    /// ```
+    /// # use feedstock_base::Position;
+    /// # use feedstock_plan::{Lengths, Plan, Shuffle, StepSize};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// let lengths = Lengths::new("tokens", (0..8).map(|n| n as f32).collect());
+    /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
+    /// let saved = plan.clone().bucketed(&lengths, Some(8), StepSize::Rows(4))?;
+    /// let now = plan.bucketed(&lengths, Some(8), StepSize::Rows(2))?; // half the batch size
+    ///
+    /// let resumed = now.regrouped_as(&saved.cursor(0, Position(4)))?;
+    /// assert_eq!(resumed.fingerprint(), saved.fingerprint()); // so no sample repeats or is lost
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`check`](Self::check): `BadConfig` if anything else differs.

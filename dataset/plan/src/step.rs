@@ -6,6 +6,23 @@ use serde::{Deserialize, Serialize};
 
 /// What becomes of the last positions of an epoch that do not fill a global batch: with [`StepSize::Rows`], fewer than its
 /// rows; with [`StepSize::Total`], fewer than one for each rank (a smaller last step is a step like any other).
+///
+/// ```
+/// # use feedstock_base::{Position, Rank};
+/// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
+/// # use feedstock_plan::{DataHashes, PlanInput};
+/// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+/// let plan = Plan::new(input, &Shuffle::none())?; // 8 samples
+/// let valid = |tail| -> Vec<bool> {
+///     let shape = StepShape { size: StepSize::Rows(6), rank: Rank::new(0, 1), tail };
+///     plan.epoch(0).step(Position(6), &shape).map_or_else(Vec::new, |step| step.rows.iter().map(|row| row.valid).collect())
+/// };
+/// assert!(valid(Tail::Drop).is_empty());
+/// assert_eq!(valid(Tail::Pad).iter().filter(|valid| **valid).count(), 2);
+/// assert_eq!((valid(Tail::Pad).len(), valid(Tail::Short).len()), (6, 2));
+/// # Ok::<(), feedstock_base::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
@@ -86,6 +103,16 @@ impl StepShape {
     }
 
     /// Returns about how many rows this rank has in an epoch: exactly with [`StepSize::Rows`], its equal share with a total.
+    ///
+    /// ```
+    /// use feedstock_base::Rank;
+    /// use feedstock_plan::{StepShape, StepSize, Tail};
+    ///
+    /// let shape = StepShape { size: StepSize::Rows(256), rank: Rank::new(0, 4), tail: Tail::Drop };
+    /// assert_eq!(shape.rows(), 64);
+    /// assert_eq!(shape.rows_per_epoch(1_000), 3 * 64); // three whole steps of 256
+    /// assert_eq!(StepShape { tail: Tail::Pad, ..shape }.rows_per_epoch(1_000), 4 * 64);
+    /// ```
     pub fn rows_per_epoch(&self, samples: u64) -> u64 {
         match self.size {
             StepSize::Total { .. } => samples.div_ceil(u64::from(self.rank.world_size)),

@@ -14,6 +14,17 @@ const LEAST_STRANDS: u32 = 64;
 /// blocks are dealt out in turn to several strands, because its window spans few blocks, and a hash would share them out
 /// unevenly. Either way, except at lanes' borders, a block belongs to one strand, so one worker fetches it. With a full
 /// shuffle, where samples are fetched one by one, the samples are dealt out in the same way.
+///
+/// ```
+/// # use feedstock_plan::{Plan, Shuffle};
+/// # use feedstock_plan::{DataHashes, PlanInput};
+/// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+/// let strands = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.strands().count());
+/// assert_eq!(strands(Shuffle::none())?, 64); // the one lane is dealt out to 64 strands
+/// assert_eq!(strands(Shuffle::seeded(7).lanes(8))?, 64); // 8 strands a lane
+/// # Ok::<(), feedstock_base::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strands {
     lanes: u32,
@@ -21,6 +32,15 @@ pub struct Strands {
 }
 
 /// Some strands of an order.
+///
+/// ```
+/// use feedstock_plan::StrandSet;
+///
+/// let own: StrandSet = (0..64).filter(|strand| strand % 5 == 2).collect(); // of the third of five workers
+/// assert_eq!(own.len(), 13);
+/// assert!(own.contains(7) && !own.contains(8));
+/// assert_eq!(serde_json::to_string(&[1, 4].into_iter().collect::<StrandSet>()).unwrap(), "[1,4]");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StrandSet(BTreeSet<u32>);

@@ -93,6 +93,28 @@ impl BlockReader {
     /// `next_use` states how soon the plan needs this block again, for the cache's eviction: smaller is sooner, `u64::MAX`
     /// is never.
     ///
+    /// ```
+    /// use feedstock_dataset::{BlockId, Dataset, SampleId};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let reader = Dataset::open_with(uri, options).await?.columns(&["path"])?.block_reader();
+    /// let block = reader.fetch(BlockId(0), u64::MAX).await?;
+    /// assert_eq!((block.rows.num_rows(), block.rows.num_columns()), (3, 1));
+    /// assert_eq!(block.sample(2), SampleId(2));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `Gone` if an object changed or vanished since it was catalogued; `Retryable` after storage's deadline; `BadConfig`
     /// for a damaged file. All name the block.
@@ -133,6 +155,29 @@ impl BlockReader {
 
     /// Fetches one sample, as a block of one row: in a full shuffle, the rest of the sample's block would be wasted. Texts
     /// may be views. Errors as [`fetch`](Self::fetch).
+    ///
+    /// ```
+    /// use arrow::array::AsArray;
+    /// use feedstock_dataset::{Dataset, SampleId};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let reader = Dataset::open_with(uri, options).await?.block_reader();
+    /// let block = reader.fetch_sample(SampleId(2), u64::MAX).await?;
+    /// assert_eq!((block.rows.num_rows(), block.first_sample), (1, 2));
+    /// assert_eq!(block.rows["image"].as_binary_view().value(0), b"ccc");
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Panics
     /// If the sample does not exist.

@@ -214,6 +214,23 @@ impl DiskCache {
     /// `next_use` states when the plan needs the range next: smaller is sooner, `u64::MAX` is never. Values are only
     /// compared with each other, so use places in the plan (epoch · N + position) and not distances from now: places stay
     /// true while the plan goes on.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use feedstock_dataset::{DiskCache, DiskCacheOptions, ObjectRef};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let folder = folder.path();
+    /// let cache = DiskCache::open(DiskCacheOptions::new(folder, 1 << 20))?;
+    /// let object = ObjectRef { uri: "s3://b/a.tar".into(), size: 10, etag: Some("\"1\"".into()) };
+    /// assert!(cache.put(&object, &(0..4), &Bytes::from_static(b"0123"), 7)); // needed at place 7 of the plan
+    /// assert_eq!(cache.get(&object, &(0..4)).unwrap(), "0123");
+    ///
+    /// let replaced = ObjectRef { etag: Some("\"2\"".into()), ..object };
+    /// assert_eq!(cache.get(&replaced, &(0..4)), None); // another version
+    /// assert_eq!((cache.stats().hits, cache.stats().misses, cache.stats().entries), (1, 1, 1));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// ```
     pub fn put(&self, object: &ObjectRef, range: &Range<u64>, bytes: &Bytes, next_use: u64) -> bool {
         assert_eq!(bytes.len() as u64, range.end - range.start, "the bytes are not the range's");
         let Some(key) = key(object, range) else { return false };
@@ -321,6 +338,26 @@ impl DiskCache {
 
     /// Returns the bytes of `range` from the cache, else from `storage`, and then keeps them as [`put`](Self::put) does.
     /// File I/O runs off the async threads.
+    ///
+    /// ```
+    /// use feedstock_dataset::{DiskCache, DiskCacheOptions};
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    ///
+    /// # let cached = tempfile::tempdir().unwrap();
+    /// # futures::executor::block_on(async {
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// let cache = DiskCache::open(DiskCacheOptions::new(cached.path(), 1 << 20))?;
+    /// storage.write(&uri("a.tar"), "0123456789".into()).await?;
+    /// let object = storage.head(&uri("a.tar")).await?;
+    /// for _ in 0..2 {
+    ///     assert_eq!(cache.read_through(&storage, &object, 0..4, 7).await?, "0123");
+    /// }
+    /// assert_eq!((cache.stats().hits, storage.stats().read_bytes), (1, 4)); // read from storage once
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// Storage's; the cache has none.

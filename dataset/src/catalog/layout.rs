@@ -7,6 +7,16 @@ use std::str::FromStr;
 
 /// How a data set's objects are laid out. It is recognised from the objects, or named in [`crate::OpenOptions::layout`] if
 /// they can be read in more than one way.
+///
+/// ```
+/// use feedstock_dataset::Layout;
+///
+/// assert_eq!("webdataset".parse::<Layout>()?, Layout::WebDataset);
+/// assert_eq!(Layout::HfParquet.to_string(), "parquet");
+/// let error = "zip".parse::<Layout>().unwrap_err();
+/// assert!(error.message().starts_with("no layout named zip; there are: parquet, folder, webdataset"));
+/// # Ok::<(), feedstock_dataset::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layout {

@@ -99,6 +99,31 @@ pub(crate) enum Content {
 }
 
 /// The objects, blocks and columns of one data set. Immutable; shared by everything that reads it.
+///
+/// ```
+/// use feedstock_dataset::{BlockId, Dataset, SampleId};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+/// #     let path = folder.path().join(name);
+/// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+/// #     std::fs::write(path, bytes).unwrap();
+/// # }
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// # futures::executor::block_on(async {
+/// let dataset = Dataset::open_with(uri, options).await?;
+/// let catalog = dataset.catalog();
+/// assert_eq!((catalog.samples(), catalog.blocks()), (3, 1));
+/// assert_eq!(catalog.block_of(SampleId(2)), BlockId(0));
+/// assert_eq!(catalog.class_names("label").unwrap(), ["cat", "dog"]);
+/// assert_eq!(catalog.describe_sample(SampleId(2)), "dog/3.jpg");
+/// assert_eq!(catalog.payload_columns(), ["image"]);
+/// # Ok::<(), feedstock_dataset::Error>(())
+/// # }).unwrap();
+/// ```
 pub struct Catalog {
     pub(crate) uri: String,
     pub(crate) layout: Layout,

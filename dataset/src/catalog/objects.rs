@@ -8,6 +8,29 @@ use arrow::record_batch::RecordBatch;
 use std::sync::Arc;
 
 /// The objects of a data set as the catalog saw them, sorted by URI.
+///
+/// ```
+/// use feedstock_dataset::Dataset;
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
+/// #     let path = folder.path().join(name);
+/// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+/// #     std::fs::write(path, bytes).unwrap();
+/// # }
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// # futures::executor::block_on(async {
+/// let dataset = Dataset::open_with(uri, options).await?;
+/// let objects = dataset.catalog().objects();
+/// assert_eq!((objects.len(), objects.total_bytes()), (3, 6));
+/// assert_eq!((objects.name(1), objects.size(1)), ("cat/2.jpg", 2));
+/// assert_eq!(&dataset.storage().read(&objects.get(1), 0..2).await?[..], b"bb");
+/// # Ok::<(), feedstock_dataset::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Debug, Clone)]
 pub struct Objects {
     base: String,

@@ -39,6 +39,13 @@ impl Default for CatalogStore {
 }
 
 /// How a stored catalog is compared with the storage before it is used.
+///
+/// ```
+/// use feedstock_dataset::CatalogCheck;
+///
+/// assert_eq!("list".parse(), Ok(CatalogCheck::List));
+/// assert_eq!("often".parse::<CatalogCheck>(), Err("must be auto or list; got often".to_owned()));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CatalogCheck {
     /// By listing the objects if the catalog has at most 100,000 of them. A larger catalog is used without a listing, and the
@@ -63,6 +70,25 @@ impl FromStr for CatalogCheck {
 }
 
 /// How the catalog is kept, checked and built.
+///
+/// ```
+/// # use std::sync::{Arc, Mutex};
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # std::fs::write(folder.path().join("1.jpg"), "a").unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// let stages = Arc::new(Mutex::new(Vec::new()));
+/// let seen = stages.clone();
+/// let catalog = CatalogOptions {
+///     store: CatalogStore::Nowhere,
+///     progress: Some(Arc::new(move |progress| seen.lock().unwrap().push(progress.stage))),
+///     ..CatalogOptions::default()
+/// };
+/// let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// futures::executor::block_on(Dataset::open_with(uri, options))?;
+/// assert!(stages.lock().unwrap().contains(&"listing"));
+/// # Ok::<(), feedstock_dataset::Error>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct CatalogOptions {
     /// Where the catalog is kept; default: the cache folder.

@@ -9,6 +9,14 @@ use std::str::FromStr;
 /// Cataloguing reads footers, message headers, page headers of large row groups that are cut, and headers of tars. Damage
 /// in pages, in the values of a record batch or in a payload is found when a block is read. It ends the epoch with an
 /// error, whatever this option is; samples that do not decode have a separate policy.
+///
+/// ```
+/// use feedstock_dataset::BadShards;
+///
+/// assert_eq!(BadShards::default(), BadShards::Raise);
+/// assert_eq!("skip".parse(), Ok(BadShards::Skip));
+/// assert_eq!("drop".parse::<BadShards>(), Err("must be raise or skip; got drop".to_owned()));
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadShards {

@@ -21,6 +21,23 @@ impl Dataset {
     ///
     /// A concatenation with a name passes it to all of its samples when it becomes a part. Without a name, its parts keep
     /// theirs.
+    ///
+    /// ```
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # std::fs::write(folder.path().join("1.jpg"), "a").unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// # futures::executor::block_on(async {
+    /// let english = Dataset::open_with(uri, options).await?.named("en");
+    /// let all = Dataset::concat(vec![english])?; // every sample has the value `en` in the column `dataset`
+    /// assert_eq!(all.filter("dataset = 'en'").await?.len(), 1);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.into());

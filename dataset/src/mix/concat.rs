@@ -22,6 +22,33 @@ impl Dataset {
     /// Each part is read with its own storage options and disk cache. [`Dataset::storage`] returns those of the first part;
     /// [`Dataset::disk_cache`] that of the first part that has one.
     ///
+    /// ```
+    /// use feedstock_dataset::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("en/1.jpg", "a"), ("en/2.jpg", "bb"), ("de/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let open = async |part: &str| {
+    /// #     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// #     let path = folder.path().join(part);
+    /// #     Dataset::open_with(path.to_str().unwrap(), OpenOptions { catalog, ..OpenOptions::default() }).await
+    /// # };
+    /// # futures::executor::block_on(async {
+    /// let (en, de) = (open("en").await?.named("en"), open("de").await?.named("de"));
+    /// let both = Dataset::concat(vec![en.clone(), de])?;
+    /// assert_eq!((en.len(), both.len()), (2, 3));
+    /// assert_eq!(both.clone().filter("dataset = 'de'").await?.len(), 1);
+    ///
+    /// let error = Dataset::concat(vec![en.clone(), en]).unwrap_err();
+    /// assert!(error.message().starts_with("two parts of the concatenation have the name en"));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for no parts, a part that is a mix, parts of the same name, a column `dataset` in a part, and columns of the
     /// same name whose types do not fit; the message names the part and the column.

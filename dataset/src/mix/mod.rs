@@ -28,6 +28,31 @@ impl Dataset {
     /// rounded to a number of samples in 65,536. If that is off by more than 1 %, a note of the catalog and a warning state
     /// it. Each part has its own order, with its share of the shuffle window; a part that repeats is shuffled anew each time.
     ///
+    /// ```
+    /// use feedstock_dataset::{Dataset, Shuffle, Stop};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # for (name, bytes) in [("en/1.jpg", "a"), ("en/2.jpg", "bb"), ("de/3.jpg", "ccc")] {
+    /// #     let path = folder.path().join(name);
+    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    /// #     std::fs::write(path, bytes).unwrap();
+    /// # }
+    /// # let open = async |part: &str| {
+    /// #     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// #     let path = folder.path().join(part);
+    /// #     Dataset::open_with(path.to_str().unwrap(), OpenOptions { catalog, ..OpenOptions::default() }).await
+    /// # };
+    /// # futures::executor::block_on(async {
+    /// let (en, de) = (open("en").await?.named("en"), open("de").await?.named("de"));
+    /// let mix = Dataset::mix(vec![(en, 3.0), (de, 1.0)], Stop::Never)?; // three English samples to one German
+    /// let mut order = mix.plan(&Shuffle::seeded(7))?.epoch(0);
+    /// let cycle = (0..1_024).map(|p| order.sample_at(feedstock_dataset::Position(p)).sample.0);
+    /// assert_eq!(cycle.filter(|sample| *sample < 2).count(), 768); // samples 0 and 1 are English
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for no parts, a part that is itself a mix, parts of the same name, a weight that is not a finite number
     /// above zero or is too small to get a place, and columns of the same name whose types do not fit.

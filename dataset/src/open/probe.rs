@@ -8,6 +8,26 @@ use std::sync::Arc;
 type Read = dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync;
 
 /// Reads the duration of an audio clip, in seconds, from its first bytes. Cheap to clone.
+///
+/// ```
+/// use feedstock_dataset::{AudioProbe, Dataset};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # for (name, bytes) in [("1.flac", vec![0; 32_000]), ("2.flac", vec![0; 8_000])] {
+/// #     std::fs::write(folder.path().join(name), bytes).unwrap();
+/// # }
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let uri = folder.path().to_str().unwrap();
+/// let probe = AudioProbe::new(1, |_head, bytes| Some(bytes as f64 / 16_000.0)); // of a constant bit rate
+/// let options = OpenOptions { audio_probe: Some(probe), catalog, ..OpenOptions::default() };
+/// # futures::executor::block_on(async {
+/// let dataset = Dataset::open_with(uri, options).await?; // 1.flac: 32,000 bytes, 2.flac: 8,000 bytes
+/// assert_eq!(dataset.lengths("duration").await?.values()[..], [2.0, 0.5]);
+/// assert_eq!(dataset.filter("duration >= 1").await?.len(), 1);
+/// # Ok::<(), feedstock_dataset::Error>(())
+/// # }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct AudioProbe {
     pub(crate) version: u32,

@@ -23,6 +23,20 @@ pub struct DatasetSpec {
 }
 
 /// One data set, or several.
+///
+/// ```
+/// use feedstock_dataset::{BadShards, Durations, SourceSpec};
+///
+/// let source = SourceSpec::Uri {
+///     uri: "https://user:pw@h.example/train.tar?sig=1f".into(),
+///     layout: None,
+///     split: None,
+///     durations: Durations::Never,
+///     block_bytes: 4 << 20,
+///     bad_shards: BadShards::Raise,
+/// };
+/// assert!(format!("{source:?}").contains("https://***@h.example/train.tar?***")); // nothing secret in a log
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SourceSpec {

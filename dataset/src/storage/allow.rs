@@ -35,6 +35,18 @@ impl Allow {
 
     /// Rejects a URI outside the list.
     ///
+    /// ```
+    /// use feedstock_dataset::{Allow, ErrorKind};
+    ///
+    /// let allow = Allow::new(["s3://corpus/train"])?.and(["https://cdn.example/"])?;
+    /// allow.check("s3://corpus/train/a.tar")?;
+    /// allow.check("https://cdn.example/x?sig=1f")?;
+    /// let error = allow.check("s3://corpus/train2/a.tar").unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Denied);
+    /// assert!(error.message().starts_with("s3://corpus/train2/a.tar: outside of what is allowed here: s3://corpus/train"));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Denied`, naming the URI; `BadConfig` for an unknown scheme.
     pub fn check(&self, uri: &str) -> Result<()> {

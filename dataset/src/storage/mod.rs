@@ -110,6 +110,16 @@ const RANGES_AT_ONCE: usize = 16;
 impl Storage {
     /// Creates storage with `options`, whose requests run on `io`'s threads. Opens no connection yet.
     ///
+    /// ```
+    /// use feedstock_dataset::{ErrorKind, IoRuntime, Storage, StorageOptions};
+    ///
+    /// let misspelled = StorageOptions::default().with("aws_endpont", "http://127.0.0.1:9000");
+    /// let error = Storage::new(misspelled, IoRuntime::shared()?).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::BadConfig);
+    /// assert!(error.message().contains("aws_endpont"));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for an unknown configuration key, a deadline or stall time-out of zero.
     pub fn new(options: StorageOptions, io: IoRuntime) -> Result<Self> {
@@ -134,6 +144,22 @@ impl Storage {
     ///
     /// The result is empty if a bucket has nothing there. For up to 4,096 objects without an ETag in the listing, the ETag is
     /// requested; [`ObjectRef::etag`] states what pins the others.
+    ///
+    /// ```
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    /// # futures::executor::block_on(async {
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// for name in ["b.tar", "a.tar"] {
+    ///     storage.write(&uri(name), "data".into()).await?;
+    /// }
+    /// let found = storage.list(&uri("")).await?;
+    /// assert!(found[0].uri.ends_with("/a.tar") && found[1].uri.ends_with("/b.tar"));
+    /// assert_eq!(found[0].size, 4);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// `Gone` for a missing bucket, file or local folder; `Denied`; `BadConfig` if a web server cannot list.
@@ -165,6 +191,21 @@ impl Storage {
 
     /// Returns the one object at `uri`.
     ///
+    /// ```
+    /// use feedstock_dataset::ErrorKind;
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    ///
+    /// # futures::executor::block_on(async {
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// storage.write(&uri("a.tar"), "data".into()).await?;
+    /// assert_eq!(storage.head(&uri("a.tar")).await?.size, 4);
+    /// assert_eq!(storage.head(&uri("b.tar")).await.unwrap_err().kind(), ErrorKind::Gone);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `Gone` if there is none (the message states whether the whole bucket is missing), `Denied`.
     pub async fn head(&self, uri: &str) -> Result<ObjectRef> {
@@ -184,6 +225,24 @@ impl Storage {
 
     /// Reads exactly `range` of exactly this version of the object.
     ///
+    /// ```
+    /// use feedstock_dataset::ErrorKind;
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    ///
+    /// # futures::executor::block_on(async {
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// storage.write(&uri("a.tar"), "0123456789".into()).await?;
+    /// let object = storage.head(&uri("a.tar")).await?;
+    /// assert_eq!(&storage.read(&object, 2..5).await?[..], b"234");
+    ///
+    /// storage.write(&uri("a.tar"), "replaced".into()).await?;
+    /// assert_eq!(storage.read(&object, 2..5).await.unwrap_err().kind(), ErrorKind::Gone);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// `Gone` if the object is missing or has changed, `Retryable` after the deadline, `Denied`.
     pub async fn read(&self, object: &ObjectRef, range: Range<u64>) -> Result<Bytes> {
@@ -199,6 +258,20 @@ impl Storage {
 
     /// Reads several ranges and returns them in the order given. Near ranges (1 MiB; 128 KiB in files) are joined into one
     /// request of at most 32 MiB; the results of one request share its memory.
+    ///
+    /// ```
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    /// # futures::executor::block_on(async {
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// storage.write(&uri("a.tar"), "0123456789".into()).await?;
+    /// let object = storage.head(&uri("a.tar")).await?;
+    /// let parts = storage.read_ranges(&object, &[7..9, 0..2]).await?; // near: one request
+    /// assert_eq!(parts, ["78", "01"]);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// As [`read`](Self::read); if one range fails, all do.
@@ -241,6 +314,20 @@ impl Storage {
     /// On a store without conditional writes (WebDAV, Backblaze B2), two processes may both get `true`; a warning is
     /// logged.
     ///
+    /// ```
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    /// # futures::executor::block_on(async {
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// assert!(storage.create(&uri("lock"), "worker 1".into()).await?);
+    /// assert!(!storage.create(&uri("lock"), "worker 2".into()).await?); // it exists
+    /// storage.delete(&uri("lock")).await?;
+    /// assert!(storage.create(&uri("lock"), "worker 2".into()).await?);
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// As [`write`](Self::write).
     pub async fn create(&self, uri: &str, bytes: Bytes) -> Result<bool> {
@@ -260,6 +347,24 @@ impl Storage {
 
     /// Returns a blocking `Read + Seek` over one object, for parsers that need one, through up to two buffers of
     /// `buffer_bytes`; call it off the I/O threads (`spawn_blocking`).
+    ///
+    /// ```
+    /// use std::io::{Read, Seek, SeekFrom};
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    ///
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// futures::executor::block_on(storage.write(&uri("a.tar"), "0123456789".into()))?;
+    /// let object = futures::executor::block_on(storage.head(&uri("a.tar")))?;
+    ///
+    /// let mut reader = storage.reader(&object, 1 << 20);
+    /// reader.seek(SeekFrom::End(-3)).unwrap();
+    /// let mut text = String::new();
+    /// reader.read_to_string(&mut text).unwrap();
+    /// assert_eq!((text.as_str(), reader.size()), ("789", 10));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// ```
     pub fn reader(&self, object: &ObjectRef, buffer_bytes: usize) -> ObjectReader {
         ObjectReader::new(self.clone(), object.clone(), buffer_bytes)
     }
@@ -292,6 +397,21 @@ impl Storage {
     }
 
     /// Returns what it has done so far.
+    ///
+    /// ```
+    /// # use feedstock_dataset::{IoRuntime, Storage, StorageOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let uri = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    /// # futures::executor::block_on(async {
+    /// let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
+    /// storage.write(&uri("a.tar"), "0123456789".into()).await?;
+    /// let object = storage.head(&uri("a.tar")).await?;
+    /// storage.read(&object, 0..4).await?;
+    /// let stats = storage.stats();
+    /// assert_eq!((stats.written_bytes, stats.read_bytes, stats.failed), (10, 4, 0));
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// # }).unwrap();
+    /// ```
     pub fn stats(&self) -> StorageStats {
         let counters = &self.0.shared.counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

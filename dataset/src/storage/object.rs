@@ -4,6 +4,13 @@ use feedstock_base::shown;
 use std::fmt;
 
 /// One stored object as it was when the catalog saw it.
+///
+/// ```
+/// use feedstock_dataset::ObjectRef;
+///
+/// let object = ObjectRef { uri: "https://h.example/a.tar?sig=1f".into(), size: 4_096, etag: Some("\"9b2\"".into()) };
+/// assert!(format!("{object:?}").contains(r#"uri: "https://h.example/a.tar?***", size: 4096"#));
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct ObjectRef {
     /// Where it is, in the form in which the data set was named.

@@ -6,6 +6,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How storage is reached.
+///
+/// ```
+/// use std::time::Duration;
+/// use feedstock_dataset::StorageOptions;
+///
+/// let options = StorageOptions { deadline: Duration::from_secs(30), ..StorageOptions::default() }
+///     .with("aws_endpoint", "http://127.0.0.1:9000")
+///     .with("aws_secret_access_key", "wJalrXUtnFEMI");
+/// assert!(!format!("{options:?}").contains("wJalrXUtnFEMI")); // printed as ***
+/// assert_eq!(options.config["aws_secret_access_key"].expose(), "wJalrXUtnFEMI");
+/// ```
 #[derive(Debug, Clone)]
 pub struct StorageOptions {
     /// object_store configuration keys (`aws_endpoint`, `aws_region`, `aws_access_key_id`,

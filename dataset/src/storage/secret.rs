@@ -4,6 +4,14 @@ use feedstock_base::hide_urls;
 use std::fmt;
 
 /// A string that Debug and Display print as `***`.
+///
+/// ```
+/// use feedstock_dataset::Secret;
+///
+/// let token = Secret::new("hf_abcdef");
+/// assert_eq!(format!("{token} {token:?}"), "*** ***");
+/// assert_eq!(token.expose(), "hf_abcdef");
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -53,6 +53,14 @@ pub struct LabelMixing {
 
 impl LabelMixing {
     /// Returns whether neighbours share labels much more often than random samples do.
+    ///
+    /// ```
+    /// use feedstock_ingest::doctor::LabelMixing;
+    ///
+    /// let by_class = LabelMixing { labels: 1_000, in_a_run: 1.1, at_random: 62.0 };
+    /// let shuffled = LabelMixing { in_a_run: 61.4, ..by_class };
+    /// assert!(by_class.is_sorted() && !shuffled.is_sorted());
+    /// ```
     pub fn is_sorted(&self) -> bool {
         self.labels > 1 && self.in_a_run < SORTED * self.at_random
     }

@@ -96,6 +96,24 @@ impl Report {
 /// A sample that cannot be decoded, and a block whose file is damaged, are part of the report, not errors. Blocks the
 /// calling thread.
 ///
+/// ```
+/// use feedstock_ingest::doctor::{DoctorOptions, examine};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # std::fs::write(folder.path().join("1.jpg"), feedstock_synth::picture(1, 0).0).unwrap();
+/// # std::fs::write(folder.path().join("2.jpg"), "<html>404</html>").unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// # let uri = folder.path().to_str().unwrap();
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 1.jpg, and a page of HTML: 2.jpg
+/// let report = examine(&dataset, &DoctorOptions { threads: 1, ..DoctorOptions::default() })?;
+/// assert_eq!((report.examined, report.refused()), (2, 1));
+/// assert_eq!(report.columns[0].refusals[0].name, "2.jpg");
+/// assert_eq!(report.columns[0].width().unwrap().samples, 1);
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
+///
 /// # Errors
 /// `BadConfig` for 0 threads, 0 samples, or a data set without encoded columns; `Denied` and `Retryable` where the
 /// storage fails; `Retryable` after [`DoctorOptions::stop`].

@@ -31,8 +31,20 @@ pub(crate) enum WorkerAddresses {
 }
 
 impl Workers {
-    /// The workers at `addresses`: `host:port,host:port…`, or `dns:name:port` for all addresses of a name (a headless
+    /// Returns the workers at `addresses`: `host:port,host:port…`, or `dns:name:port` for all addresses of a name (a headless
     /// service of Kubernetes), which is looked up again and again.
+    ///
+    /// ```
+    /// use feedstock_ingest::Workers;
+    ///
+    /// let workers = Workers::at("10.0.0.1:7117, 10.0.0.2:7117")?;
+    /// assert_eq!(workers.addresses(), ["10.0.0.1:7117", "10.0.0.2:7117"]);
+    /// assert!(Workers::at("dns:workers.jobs.svc:7117")?.addresses().is_empty()); // looked up when ranks run
+    ///
+    /// let error = Workers::at("10.0.0.1").unwrap_err();
+    /// assert_eq!(error.message(), "'10.0.0.1' is not the address of a worker: write host:port");
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for an address without a port, one named twice, or none.
@@ -49,7 +61,7 @@ impl Workers {
         Ok(Self::from_source(source))
     }
 
-    /// No workers yet: [`set`](Self::set) brings them.
+    /// Returns an empty list of workers, for [`set`](Self::set) to fill.
     pub fn none_yet() -> Self {
         Self::from_source(WorkerAddresses::Listed(Vec::new()))
     }
@@ -71,7 +83,7 @@ impl Workers {
         self.with(|shared| shared.tls = Some(tls))
     }
 
-    /// Whether this machine's own CPUs serve as well. Default: never.
+    /// Sets whether this machine's own CPUs serve as well. Default: never.
     #[must_use]
     pub fn local(self, local: Local) -> Self {
         self.with(|shared| shared.local = local)
@@ -89,7 +101,20 @@ impl Workers {
         Self(Arc::new(shared))
     }
 
-    /// These `host:port` are the workers now: of those that were before, lanes move at the next step.
+    /// Replaces the list of workers with these `host:port`. Lanes of removed workers move at the next step.
+    ///
+    /// ```
+    /// use feedstock_ingest::Workers;
+    ///
+    /// let workers = Workers::none_yet();
+    /// let ranks = workers.clone(); // clones share the list
+    /// workers.set(&["10.0.0.7:7117"])?;
+    /// assert_eq!(ranks.addresses(), ["10.0.0.7:7117"]);
+    ///
+    /// let error = workers.set(&["10.0.0.7:7117", "10.0.0.7:7117"]).unwrap_err();
+    /// assert_eq!(error.message(), "the worker 10.0.0.7:7117 is named twice");
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` as for [`at`](Self::at); none at all are allowed here.
@@ -103,7 +128,7 @@ impl Workers {
         Ok(())
     }
 
-    /// The listed addresses; none where they are looked up by name.
+    /// Returns the listed addresses; none if they are looked up by name.
     pub fn addresses(&self) -> Vec<String> {
         match &*self.0.source.borrow() {
             WorkerAddresses::Listed(addresses) => addresses.clone(),

@@ -82,7 +82,7 @@ impl Workers {
         Ok(Run::start(driver.run(), offers, sink, shared, io))
     }
 
-    /// How the worker at `address` is; blocks until it answers.
+    /// Returns the state of the worker at `address`; blocks until it answers.
     ///
     /// # Errors
     /// `Retryable` if no worker answers, `Denied` for a wrong token or certificate, `BadConfig` for another protocol.

@@ -6,26 +6,35 @@ use std::ptr::NonNull;
 
 /// Page-aligned bytes, shared by their owner, the tasks that write them and the views that read them.
 ///
-/// A separate mapping, which the system gets back whole: batches are the largest things here and change their size, and
-/// a general allocator that has freed one keeps all later things of that size among its small ones, holes included.
+/// It is a separate mapping, which the system gets back whole. Batches are the largest allocations and change their size. A
+/// general allocator would keep freed ones, and put later allocations of that size among its small ones, with holes.
+///
+/// ```
+/// use feedstock_ingest::Pages;
+///
+/// let pages = Pages::new(5_000).unwrap();
+/// assert_eq!(pages.size(), 8_192); // whole pages of 4,096 bytes
+/// assert_eq!(pages.at(0).as_ptr() as usize % 4_096, 0);
+/// assert!(Pages::new(usize::MAX).is_none());
+/// ```
 pub struct Pages {
     bytes: MmapRaw,
 }
 
 impl Pages {
-    /// At least `bytes` bytes of zeros; `None` where there is no memory for them.
+    /// Allocates at least `bytes` bytes of zeros; `None` if there is no memory for them.
     pub fn new(bytes: usize) -> Option<Self> {
         let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
         let mapped = MmapMut::map_anon(size).ok()?; // zeros, once they are touched
         Some(Self { bytes: mapped.into() })
     }
 
-    /// How many there are.
+    /// Returns the number of bytes.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The address of byte `offset`.
+    /// Returns the address of byte `offset`.
     ///
     /// # Panics
     /// If `offset` exceeds the size.

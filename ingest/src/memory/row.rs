@@ -36,7 +36,7 @@ struct Idle {
 }
 
 impl RowBuffers {
-    /// A buffer, of unspecified content.
+    /// Returns a buffer of unspecified content.
     pub fn take(&self) -> RaggedRow {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner); // counts are set with the rows
         let row = idle.rows.pop().unwrap_or_default();
@@ -114,12 +114,12 @@ impl RowMemory {
         Self { lent, ragged: Vec::new(), warnings: Warnings::default() }
     }
 
-    /// The memory of a row where nothing is mapped.
+    /// Returns the memory of a row if no column is mapped.
     pub fn empty() -> Self {
         Self { lent: None, ragged: Vec::new(), warnings: Warnings::default() }
     }
 
-    /// What is unusual about the sample that was written; nothing before.
+    /// Returns the warnings about the sample that was written; none before.
     pub fn warnings(&self) -> Warnings {
         self.warnings
     }

@@ -45,6 +45,24 @@ unsafe impl SlabMemory for Pages {
 }
 
 /// The memory of the rows of one step after another. It grows to the largest step, and is never cleared.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use feedstock_ingest::{Error, Pages, RowBuffers, RowPlace, RowSlab};
+/// # use feedstock_ops::{DType, Layout, TensorSpec};
+/// let specs = [TensorSpec::new(DType::U8, [4], Layout::T)];
+/// let allocate = |bytes| Pages::new(bytes).map(Arc::new).ok_or_else(|| Error::config("no memory is left"));
+/// let mut slab = RowSlab::new(specs.into(), Arc::new(RowBuffers::default()), allocate(0)?);
+/// slab.begin(2, allocate)?;
+/// let mut row = slab.take_row(1); // lent to the task that decodes it
+/// if let RowPlace::Fixed(bytes) = row.column(0)? {
+///     bytes.copy_from_slice(b"abcd");
+/// }
+/// slab.give_row(1, row);
+/// slab.copy_row(0, Some(1), 0)?; // a substitute for row 0
+/// assert_eq!((slab.bytes(0, 0), slab.bytes(1, 0)), (&b"abcd"[..], &b"abcd"[..]));
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
 pub struct RowSlab<M> {
     specs: Arc<[TensorSpec]>,
     memory: Arc<M>,

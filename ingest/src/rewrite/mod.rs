@@ -46,6 +46,30 @@ use write::Rewriter;
 /// writes and the others fail. Once a run has begun, another one with the same options continues it, even while the first
 /// still runs: both then write the same bytes.
 ///
+/// ```
+/// use feedstock_ingest::{RewriteFormat, RewriteOptions, rewrite};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let own = || OpenOptions {
+/// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+/// #     ..OpenOptions::default()
+/// # };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+/// # let copy = tempfile::tempdir().unwrap();
+/// # let destination = copy.path().to_str().unwrap();
+/// let options = RewriteOptions { format: RewriteFormat::Ipc, threads: 1, ..RewriteOptions::default() };
+/// let report = rewrite(&dataset, destination, &options)?;
+/// assert_eq!((report.samples, report.shards, report.verified), (16, 1, true));
+///
+/// assert_eq!(rewrite(&dataset, destination, &options)?.resumed_shards, 1); // only verified again
+/// assert_eq!(futures::executor::block_on(Dataset::open_with(destination, own()))?.len(), 16);
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
+///
 /// # Errors
 /// `BadConfig` for options out of range, a destination that holds anything else, or one in which another run began;
 /// `BadSample` for an image that cannot be decoded under [`OnBadPicture::Raise`]; `Gone` where the shards read back

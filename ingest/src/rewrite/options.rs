@@ -12,6 +12,14 @@ use std::time::Duration;
 const MIN_SHARD_BYTES: u64 = 4 << 10;
 
 /// The files to write.
+///
+/// ```
+/// use feedstock_dataset::Layout;
+/// use feedstock_ingest::RewriteFormat;
+///
+/// assert_eq!(RewriteFormat::default().extension(), "parquet");
+/// assert_eq!((RewriteFormat::Ipc.extension(), RewriteFormat::Ipc.layout()), ("arrow", Layout::ArrowIpc));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RewriteFormat {
@@ -23,7 +31,7 @@ pub enum RewriteFormat {
 }
 
 impl RewriteFormat {
-    /// The layout that the shards form.
+    /// Returns the layout of the shards.
     pub fn layout(self) -> Layout {
         match self {
             Self::Parquet => Layout::HfParquet,
@@ -31,7 +39,7 @@ impl RewriteFormat {
         }
     }
 
-    /// What the names of shards end in.
+    /// Returns the file extension of shards.
     pub fn extension(self) -> &'static str {
         match self {
             Self::Parquet => "parquet",

@@ -20,8 +20,16 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with at most `threads` CPU threads at work at once. They are those of the process's one pool, which has as
+    /// Creates an engine with at most `threads` CPU threads at work at once. They are those of the process's one pool, which has as
     /// many threads as the largest of its engines and ends with the last.
+    ///
+    /// ```
+    /// use feedstock_ingest::Engine;
+    ///
+    /// assert_eq!(Engine::new(2)?.threads(), 2);
+    /// assert_eq!(Engine::new(0).err().unwrap().message(), "threads must be at least 1");
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for no threads; `Retryable` where the system has no thread left.
@@ -39,7 +47,7 @@ impl Engine {
         Self { decoder_memory: bytes, ..self }
     }
 
-    /// CPU threads at work at once, at most.
+    /// Returns the maximum number of CPU threads at work at once.
     pub fn threads(&self) -> usize {
         self.share.most()
     }

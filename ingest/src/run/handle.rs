@@ -47,17 +47,17 @@ impl<D: Destination> Run<D> {
         self
     }
 
-    /// The way to lend places; it may outlive the run.
+    /// Returns the handle that lends places; it may outlive the run.
     pub fn offers(&self) -> Offers<D> {
         self.offers.clone()
     }
 
-    /// What has been done so far.
+    /// Returns what has been done so far.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
     }
 
-    /// What the oldest unfinished step waits for.
+    /// Returns what the oldest unfinished step waits for.
     pub fn waiting(&self) -> Waiting {
         self.shared.waiting()
     }

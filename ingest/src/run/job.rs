@@ -57,9 +57,16 @@ impl Job {
     }
 }
 
-/// The most working memory of one sample: what a thread has, and half of the budget. The other half is for the blocks of the
+/// Returns the most working memory of one sample, in bytes: what a thread has, and half of the budget. The other half is for the blocks of the
 /// batch, without which no sample is decoded. It follows from options alone, so that all ranks and workers of a job that has
 /// the same ones find the same samples bad.
+///
+/// ```
+/// use feedstock_ingest::sample_bytes;
+///
+/// let mib = 1 << 20;
+/// assert_eq!(sample_bytes(64 * mib, 1_024 * mib), 576 * mib); // the defaults: an RGB image of 200 megapixels
+/// ```
 pub fn sample_bytes(decoder_memory: u64, budget_bytes: u64) -> u64 {
     decoder_memory.saturating_add(budget_bytes / 2)
 }

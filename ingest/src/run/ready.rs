@@ -6,7 +6,21 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A reorder queue. It never grows past the places lent: each item holds one.
+/// A queue that hands finished steps out in order. It has at most one item for each place that was lent.
+///
+/// ```
+/// use std::time::Duration;
+/// use feedstock_ingest::{Popped, Ready};
+///
+/// let ready = Ready::default();
+/// ready.push(1, "step 1"); // it finished first
+/// assert!(matches!(ready.pop(Duration::ZERO), Popped::TimedOut));
+/// ready.push(0, "step 0");
+/// ready.end(2);
+/// assert!(matches!(ready.pop(Duration::ZERO), Popped::Item("step 0")));
+/// assert!(matches!(ready.pop(Duration::ZERO), Popped::Item("step 1")));
+/// assert!(matches!(ready.pop(Duration::ZERO), Popped::Ended));
+/// ```
 #[derive(Debug)]
 pub struct Ready<T> {
     state: Mutex<ReadyState<T>>,
@@ -22,7 +36,7 @@ struct ReadyState<T> {
     waker: Option<Waker>,
 }
 
-/// What [`Ready::pop`] brings.
+/// The result of [`Ready::pop`].
 #[derive(Debug)]
 pub enum Popped<T> {
     /// The next item in order.
@@ -51,7 +65,19 @@ impl<T> Ready<T> {
         });
     }
 
-    /// Step `index` will not come; the earliest failure counts.
+    /// Records that step `index` will not come. The earliest failure counts.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use feedstock_ingest::{Error, Popped, Ready};
+    ///
+    /// let ready = Ready::default();
+    /// ready.fail(1, Error::bad_sample("train.tar: 7.jpg is damaged"));
+    /// ready.push(0, "step 0");
+    /// assert!(matches!(ready.pop(Duration::ZERO), Popped::Item("step 0"))); // steps before it still come
+    /// let Popped::Failed(error) = ready.pop(Duration::ZERO) else { panic!("step 1 failed") };
+    /// assert_eq!(error.message(), "train.tar: 7.jpg is damaged");
+    /// ```
     pub fn fail(&self, index: u64, error: Error) {
         self.change(|state| {
             if state.failed.as_ref().is_none_or(|(first, _)| index < *first) {
@@ -60,22 +86,22 @@ impl<T> Ready<T> {
         });
     }
 
-    /// There are `steps` steps in all.
+    /// Records that there are `steps` steps in all.
     pub fn end(&self, steps: u64) {
         self.change(|state| state.end = Some(steps));
     }
 
-    /// Items that could be popped or wait for an earlier one.
+    /// Returns the number of items that could be popped or wait for an earlier one.
     pub fn len(&self) -> usize {
         self.lock().items.len()
     }
 
-    /// Whether nothing waits here.
+    /// Whether there is no item.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The next item in order, waiting up to `timeout`.
+    /// Returns the next item in order; waits up to `timeout`.
     pub fn pop(&self, timeout: Duration) -> Popped<T> {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -91,7 +117,7 @@ impl<T> Ready<T> {
         }
     }
 
-    /// The next item in order, or a wake-up when it comes.
+    /// Returns the next item in order, or registers a wake-up for when it comes.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
         let mut state = self.lock();
         match state.take() {

@@ -359,8 +359,20 @@ fn ops_epoch(epoch: u64, row: &PlannedRow) -> u64 {
     epoch ^ row.pass.rotate_left(u32::BITS)
 }
 
-/// The seed of a planned row, in a job seeded with `seed`: the same for all columns. Chains add what sets their column's
+/// Returns the seed of a planned row, in a job seeded with `seed`. It is the same for all columns. Chains add what sets their column's
 /// draws apart ([`Chain::seed`](feedstock_ops::Chain::seed)), and so do finishes on devices.
+///
+/// ```
+/// use feedstock_dataset::{BlockId, Lane, PlannedRow, Position, SampleId};
+/// use feedstock_ingest::row_seed;
+///
+/// let row = PlannedRow {
+///     position: Position(3), sample: SampleId(9), block: BlockId(0), row: 9, pass: 0, lane: Lane(0), turn: 0, valid: true,
+/// };
+/// let elsewhere = PlannedRow { position: Position(700), lane: Lane(5), ..row };
+/// assert_eq!(row_seed(7, 0, &row), row_seed(7, 0, &elsewhere)); // the place of a sample does not count,
+/// assert_ne!(row_seed(7, 0, &row), row_seed(7, 0, &PlannedRow { pass: 1, ..row })); // but a repetition does
+/// ```
 pub fn row_seed(seed: u64, epoch: u64, row: &PlannedRow) -> SampleSeed {
     SampleSeed::new(seed, ops_epoch(epoch, row), row.sample.0)
 }

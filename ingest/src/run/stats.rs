@@ -53,6 +53,14 @@ pub enum Stage {
 }
 
 /// What the oldest unfinished step waits for, in words that a person can act on.
+///
+/// ```
+/// use feedstock_ingest::{Stage, Waiting};
+///
+/// let waiting = Waiting { stage: Stage::Fetching, detail: "step 3, block 7 (train.tar)".into(), since: None };
+/// assert_eq!(waiting.to_string(), "waiting for storage: step 3, block 7 (train.tar)");
+/// assert_eq!(Waiting::default().to_string(), "planning");
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
     /// The stage.

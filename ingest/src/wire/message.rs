@@ -210,7 +210,7 @@ pub(crate) enum Answer {
     Failed(Failure),
 }
 
-/// How a worker is.
+/// The state of a worker.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// The release it runs.

@@ -29,13 +29,23 @@ pub(crate) const ALPN_GRPC: &[u8] = b"h2";
 /// Bytes of a generated token, before they are written in hexadecimal.
 const TOKEN_BYTES: usize = 32;
 
-/// A bearer token: who knows it may use the worker.
+/// A bearer token. A client that sends it may use the worker. `Debug` prints `***`.
+///
+/// ```
+/// use feedstock_ingest::Token;
+///
+/// let token = Token::new("0123456789abcdef")?;
+/// assert_eq!(format!("{token:?}"), "***");
+/// assert_eq!(token.expose(), "0123456789abcdef");
+/// assert!(Token::new("hunter2").unwrap_err().message().starts_with("a token has at least 16 characters"));
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(String);
 
 impl Token {
-    /// The token that was agreed on.
+    /// Takes `text`, without surrounding white space, as the token.
     ///
     /// # Errors
     /// `BadConfig` for one that is shorter than 16 characters, or has others than printable ASCII.
@@ -49,7 +59,7 @@ impl Token {
         Ok(Self(text.to_owned()))
     }
 
-    /// A fresh one of 256 bits.
+    /// Generates a token of 256 random bits, as 64 hexadecimal digits.
     ///
     /// # Errors
     /// `Retryable` where the system has no randomness.
@@ -60,7 +70,7 @@ impl Token {
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// The secret itself.
+    /// Returns the secret itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -182,7 +192,7 @@ impl ClientTls {
     }
 }
 
-/// All that the workers and ranks of one fleet need to trust each other only.
+/// The certificates and the token with which the workers and ranks of one fleet trust each other, and no one else.
 #[derive(Debug, Clone)]
 pub struct FleetIdentity {
     /// The fleet's certificate authority, as PEM; its key is gone.
@@ -196,8 +206,18 @@ pub struct FleetIdentity {
 }
 
 impl FleetIdentity {
-    /// A fresh one, whose workers' certificates carry `names` (DNS names or IP addresses). They do not
-    /// expire: a fleet ends with its job, and its keys are not kept.
+    /// Generates an identity whose workers' certificates carry `names` (DNS names or IP addresses). The certificates do
+    /// not expire: a fleet ends with its job, and its keys are not kept.
+    ///
+    /// ```
+    /// use feedstock_ingest::FleetIdentity;
+    ///
+    /// let fleet = FleetIdentity::generate(&["workers.jobs.svc".to_owned()])?;
+    /// assert!(fleet.ca.starts_with("-----BEGIN CERTIFICATE-----"));
+    /// assert!(format!("{:?}", fleet.server).contains("key: ***")); // keys are never printed
+    /// assert_eq!(fleet.token.expose().len(), 64); // 256 bits in hexadecimal
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadConfig` for names that no certificate can carry.

@@ -99,6 +99,23 @@ pub struct Worker {
 impl Worker {
     /// Listens, and serves from its own threads.
     ///
+    /// ```
+    /// # use feedstock_dataset::OpenOptions;
+    /// # use feedstock_ingest::{Worker, WorkerOptions, Workers};
+    /// let mut options = WorkerOptions::new(OpenOptions::default);
+    /// options.listen = "127.0.0.1:0".into(); // a free port
+    /// options.allow = vec!["s3://corpus/".into()];
+    /// options.threads = Some(1);
+    /// let worker = Worker::start(options)?;
+    /// let status = Workers::none_yet().status(&worker.address().to_string())?; // as a rank would
+    /// assert_eq!((status.streams, status.threads, status.draining), (0, 1, false));
+    ///
+    /// let mut open = WorkerOptions::new(OpenOptions::default);
+    /// open.listen = "0.0.0.0:0".into(); // without token and TLS
+    /// assert!(Worker::start(open).err().unwrap().message().contains("can be reached from other machines"));
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
     /// this machine without token and encryption; `Retryable` where the system has no threads.
@@ -158,12 +175,12 @@ impl Worker {
         Ok(Self { service, address, _unix: folder, io, _tasks: tasks })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How it is.
+    /// Returns its state: streams, memory, samples so far.
     pub fn status(&self) -> WorkerStatus {
         self.service.status()
     }

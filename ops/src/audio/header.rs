@@ -50,6 +50,14 @@ impl AudioHeader {
 
 /// Returns the length in bytes of the ID3v2 tags that `head` begins with. They may reach past its end. `head` must have
 /// at least 10 bytes.
+///
+/// ```
+/// use feedstock_ops::audio::leading_tag_bytes;
+///
+/// let tag = b"ID3\x04\0\0\0\0\x02\x01"; // 2 × 128 + 1 bytes after its 10
+/// assert_eq!(leading_tag_bytes(tag), 267);
+/// assert_eq!(leading_tag_bytes(b"RIFF\0\0\0\0WAVE"), 0);
+/// ```
 pub fn leading_tag_bytes(head: &[u8]) -> u64 {
     id3_bytes(head)
 }
@@ -62,6 +70,22 @@ pub const AUDIO_HEADER_VERSION: u32 = 2;
 ///
 /// `head` must have at least 4 KiB after the [`leading_tag_bytes`] (with `total_bytes` minus the bytes left out), or the whole
 /// audio clip. The header is not checked against the content: decoding does that.
+///
+/// ```
+/// use feedstock_ops::audio::{AudioFormat, read_audio_header};
+///
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// let clip = wav(16_000, &[0; 24_000]);
+/// let header = read_audio_header(&clip[..4_096], clip.len() as u64)?;
+/// assert_eq!((header.format, header.sample_rate, header.channels), (AudioFormat::Wav, 16_000, 1));
+/// assert_eq!((header.seconds(), header.exact), (Some(1.5), true));
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 ///
 /// # Errors
 /// `BadSample` for bytes in another format, or if the header is damaged or not within `head`.

@@ -36,7 +36,7 @@ const MOST_PIXELS_A_ROW_PIXEL: u64 = 64;
 /// Bytes after the image's own.
 const TRAILER_BYTES: usize = 64;
 
-/// What of an image a row shows: `view` is what the filter may read, `window` what fills the row.
+/// The part of an image that a row shows: `view` is the part that the filter may read, `window` the part that fills the row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shown {
     /// Of the whole image.
@@ -60,6 +60,24 @@ pub enum DeferredRow<'a> {
 
 impl<'a> DeferredRow<'a> {
     /// Reads what [`Chain::apply_ragged`](crate::Chain::apply_ragged) wrote.
+    ///
+    /// ```
+    /// use feedstock_ops::image::DeferredRow;
+    /// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let chain = Chain::parse("decode_image,resize:2x2")?.deferring(1.0)?; // all JPEGs that a GPU can decode
+    /// let (png, mut row) = (encode(2, 2, &[9; 12]), RaggedRow::new());
+    /// chain.apply_ragged(&png, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+    /// assert_eq!(DeferredRow::read(row.bytes())?, DeferredRow::Pixels(&[9; 12])); // a PNG is decoded here
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Bug` where the bytes are no such row.

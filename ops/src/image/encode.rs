@@ -20,7 +20,16 @@ use crate::scratch::DECODER_MEMORY;
 use crate::working::Scope;
 use feedstock_base::{Error, Result};
 
-/// To which size and quality images are shrunk.
+/// The size and JPEG quality that images are shrunk to.
+///
+/// ```
+/// use feedstock_ops::image::ShrinkImage;
+///
+/// ShrinkImage { max_side: 512, quality: 95 }.check()?;
+/// let error = ShrinkImage { max_side: 512, quality: 101 }.check().unwrap_err();
+/// assert_eq!(error.message(), "JPEG quality is 101, outside 1 … 100");
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ShrinkImage {
@@ -31,12 +40,12 @@ pub struct ShrinkImage {
 }
 
 impl ShrinkImage {
-    /// To `max_side` pixels at quality 90.
+    /// Shrinks to `max_side` pixels, with JPEG quality 90.
     pub fn new(max_side: u32) -> Self {
         Self { max_side, quality: 90 }
     }
 
-    /// Refuses values out of range.
+    /// Rejects values out of range.
     ///
     /// # Errors
     /// `BadConfig`, naming the value and its range.
@@ -62,7 +71,7 @@ impl ShrinkImage {
     }
 }
 
-/// Shrinks images; one a thread, as it keeps codec handles and buffers.
+/// Shrinks images. Use one per thread, because it keeps codec handles and buffers.
 pub struct Shrinker {
     to: ShrinkImage,
     decode: DecodeImage,
@@ -73,7 +82,7 @@ pub struct Shrinker {
 }
 
 impl Shrinker {
-    /// A shrinker to `to`.
+    /// Creates a shrinker to `to`.
     ///
     /// # Errors
     /// `BadConfig` for values out of range.
@@ -89,8 +98,26 @@ impl Shrinker {
         })
     }
 
-    /// The shrunk image as a JPEG; `None` where the image stays unchanged: because it is small enough (of such an image
-    /// only the header is read), or because its decoder warns about it, so that its readers are warned, too.
+    /// Returns the shrunk image as a JPEG, or `None` if the image stays unchanged. That is the case if it is small enough
+    /// (then only its header is read), or if its decoder warns about it, so that its readers are warned, too.
+    ///
+    /// ```
+    /// use feedstock_ops::image::{ImageFormat, ShrinkImage, Shrinker, read_header};
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let mut shrinker = Shrinker::new(ShrinkImage::new(32))?;
+    /// let smaller = shrinker.shrink(&encode(64, 48, &[128; 64 * 48 * 3]))?.unwrap();
+    /// let header = read_header(&smaller)?;
+    /// assert_eq!((header.format, header.width, header.height), (ImageFormat::Jpeg, 32, 24));
+    /// assert_eq!(shrinker.shrink(&encode(32, 8, &[128; 32 * 8 * 3]))?, None); // small enough
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `BadSample` for images that cannot be decoded, as [`decode_rgb`](super::decode_rgb).

@@ -8,6 +8,13 @@ use feedstock_base::{Error, Result};
 pub(crate) const MAX_SIDE: u32 = 32_768;
 
 /// Height and width in pixels; `[height, width]` in JSON, where a single number means a square.
+///
+/// ```
+/// use feedstock_ops::image::Size;
+///
+/// assert_eq!(Size::from([224, 288]), Size { height: 224, width: 288 });
+/// assert_eq!(serde_json::from_str::<Size>("224").unwrap(), Size::from([224, 224]));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "SizeForm", into = "[u32; 2]")]
 pub struct Size {

@@ -88,6 +88,26 @@ impl RestartMarkers {
 
     /// Returns the image with markers, or the reason why it stays unchanged.
     ///
+    /// ```
+    /// use feedstock_ops::image::{Marked, RestartMarkers, ShrinkImage, Shrinker, Unmarked};
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let png = encode(64, 64, &[128; 64 * 64 * 3]);
+    /// let jpeg = Shrinker::new(ShrinkImage::new(48))?.shrink(&png)?.unwrap();
+    /// let mut markers = RestartMarkers::new(1)?;
+    /// let Marked::Yes(marked) = markers.add(&jpeg)? else { panic!("it is a plain JPEG") };
+    /// assert!(marked.windows(2).any(|bytes| bytes == [0xFF, 0xD0])); // the first marker
+    /// assert_eq!(markers.add(&marked)?, Marked::No(Unmarked::HasMarkers));
+    /// assert_eq!(markers.add(&png)?, Marked::No(Unmarked::NoJpeg));
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadSample` if the bytes are not an image, or its size exceeds [`DecodeImage`]'s limits.
     pub fn add(&mut self, bytes: &[u8]) -> Result<Marked> {

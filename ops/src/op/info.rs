@@ -5,6 +5,13 @@ use std::fmt;
 use serde::de::{self, DeserializeOwned, Visitor};
 
 /// An op's name, purpose and parameters.
+///
+/// ```
+/// let ops = feedstock_ops::Op::all();
+/// let resize = ops.iter().find(|op| op.name == "resize").unwrap();
+/// assert_eq!(resize.parameters, ["size", "filter"]);
+/// assert_eq!(resize.unnamed, ["size"]); // so `resize:224` means `resize:size=224`
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpInfo {

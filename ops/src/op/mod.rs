@@ -121,6 +121,14 @@ macro_rules! ops {
 
         impl Op {
             /// Returns the op's name, as in JSON and on the command line.
+            ///
+            /// ```
+            /// use feedstock_ops::ChainSpec;
+            ///
+            /// let spec = ChainSpec::parse("decode_image,center_crop:224,normalize").unwrap();
+            /// let names: Vec<&str> = spec.0.iter().map(|op| op.name()).collect();
+            /// assert_eq!(names, ["decode_image", "center_crop", "normalize"]);
+            /// ```
             pub fn name(&self) -> &'static str {
                 match *self {
                     $($(#[cfg(feature = $feature)] Self::$op(_) => stringify!($name),)+)+

@@ -56,6 +56,17 @@ pub struct Clip {
 }
 
 /// Makes audio clips one at a time. Each thread has a separate one.
+///
+/// ```
+/// use feedstock_synth::{CommonVoiceOptions, Locale, Narrator, Voice};
+///
+/// let locales = vec![Locale::German, Locale::French];
+/// let options = CommonVoiceOptions { samples: 10, locales, voice: Voice::Formant, mean_seconds: 1.5, ..Default::default() };
+/// let clip = Narrator::new(&options)?.clip(1)?;
+/// assert_eq!((clip.locale, clip.path.as_str()), (Locale::French, "common_voice_fr_17000001.mp3"));
+/// assert!((1_000..=12_000).contains(&clip.duration_ms));
+/// # Ok::<(), feedstock_synth::Error>(())
+/// ```
 pub struct Narrator {
     seed: u64,
     cast: Cast,

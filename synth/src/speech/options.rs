@@ -105,6 +105,17 @@ impl FromStr for Voice {
 ///
 /// The same options write the same bytes with any number of threads. With [`Voice::Formant`] this holds per platform,
 /// because the encoder and the synthesiser use the platform's mathematical library.
+///
+/// ```
+/// use feedstock_synth::{CommonVoiceOptions, Narrator};
+///
+/// let options = CommonVoiceOptions { mean_seconds: 30.0, ..CommonVoiceOptions::default() };
+/// let error = Narrator::new(&options).err().unwrap();
+/// assert_eq!(
+///     error.message(),
+///     "mean_seconds must be from 1.5 to 9, because audio clips last 1 to 12 s; got 30"
+/// );
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct CommonVoiceOptions {
     /// Number of audio clips, 1 … 2^32 − 1. Default 2000 (2.8 hours, 80 MB).

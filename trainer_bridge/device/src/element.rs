@@ -4,6 +4,16 @@ use arrow::datatypes::DataType;
 use feedstock_ops::DType;
 
 /// An element type.
+///
+/// ```
+/// use arrow::datatypes::DataType;
+/// use feedstock_device::{Element, Real};
+///
+/// assert_eq!((Element::BF16.name(), Element::BF16.bytes()), ("bfloat16", 2));
+/// assert_eq!(Element::of_column(&DataType::Int64), Some(Element::I64));
+/// assert_eq!(Element::of_column(&DataType::Utf8), None);
+/// assert_eq!(Element::from(Real::F16), Element::F16);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the names are clear")]

@@ -12,6 +12,14 @@ impl Address {
     pub const NULL: Self = Self(0);
 
     /// Returns the address `bytes` bytes further on.
+    ///
+    /// ```
+    /// use feedstock_device::handles::Address;
+    ///
+    /// let batch = Address(4_096);
+    /// assert_eq!(batch.at(256), Address(4_352));
+    /// assert!(Address::NULL < batch);
+    /// ```
     #[must_use]
     pub fn at(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)

@@ -3,6 +3,12 @@
 use std::fmt;
 
 /// Where a tensor is stored.
+///
+/// ```
+/// use feedstock_device::Place;
+///
+/// assert_eq!([Place::Host, Place::Cuda(1)].map(|place| place.to_string()), ["cpu", "cuda:1"]); // torch's names
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {

@@ -9,6 +9,29 @@ const DEPTH: usize = 2;
 pub(super) const MOST_DEPTH: usize = 64;
 
 /// Where batches go, and how.
+///
+/// ```
+/// use feedstock_trainer_bridge::{DeviceOptions, FeatureFinish, Finish, PictureFinish};
+///
+/// let host = DeviceOptions::host().finish("image", Finish::Picture(PictureFinish::default()));
+/// let audio = DeviceOptions::host().finish("image", Finish::Features(FeatureFinish::default()));
+/// # use feedstock_dataset::Rank;
+/// # use feedstock_ops::{decode_image, resize};
+/// # use feedstock_trainer_bridge::{BatchSize, Dataset};
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+/// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+/// let pipeline = dataset.map("image", [decode_image(), resize([32, 32])]).batch(BatchSize::per_rank(4));
+/// assert!(pipeline.clone().device(host).rank(Rank::new(0, 1)).start().is_ok());
+/// let error = pipeline.device(audio).rank(Rank::new(0, 1)).start().err().unwrap();
+/// assert!(error.message().contains("image")); // the column is not one of features
+/// # Ok::<(), feedstock_trainer_bridge::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceOptions {
     /// CUDA's device; `None` for host memory.

@@ -63,6 +63,23 @@ impl AudioDecoder {
 
 /// Decodes a whole audio clip, and returns its sample rate in Hz and its samples, one channel in −1 … 1.
 ///
+/// ```
+/// use feedstock_ops::audio::{DecodeAudio, decode_mono};
+///
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// let clip = wav(8_000, &[0, 16_384, -32_768]);
+/// assert_eq!(decode_mono(&clip, &DecodeAudio::new())?, (8_000, vec![0.0, 0.5, -1.0]));
+///
+/// let error = decode_mono(&wav(8_000, &[0; 16_000]), &DecodeAudio::new().max_seconds(1.0)).unwrap_err();
+/// assert!(error.message().contains("over max_seconds (1); raise the limit or set on_error=skip"));
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
+///
 /// # Errors
 /// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
 pub fn decode_mono(bytes: &[u8], op: &DecodeAudio) -> Result<(u32, Vec<f32>)> {

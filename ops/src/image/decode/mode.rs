@@ -8,6 +8,21 @@ use feedstock_base::{Error, Result};
 /// `P` palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` grey of 16 bits; and `RGB;16`, whose mode in Pillow is
 /// `RGB`. Feedstock decodes all of them to RGB.
 ///
+/// ```
+/// use feedstock_ops::image::read_mode;
+///
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// assert_eq!(read_mode(&encode(1, 1, &[0; 3]))?, "RGB");
+/// assert!(read_mode(b"GIF89a").is_err());
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
+///
 /// # Errors
 /// `BadSample` for bytes without such a header.
 pub fn read_mode(bytes: &[u8]) -> Result<&'static str> {

@@ -181,6 +181,25 @@ impl<'a> Opened<'a> {
 
 /// Decodes the whole image into dense RGB.
 ///
+/// ```
+/// use feedstock_ops::image::{DecodeImage, Size, decode_rgb};
+///
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// let image = encode(2, 1, &[255, 0, 0, 0, 0, 255]);
+/// let (size, pixels) = decode_rgb(&image, &DecodeImage::new())?;
+/// assert_eq!((size, pixels), (Size { height: 1, width: 2 }, vec![255, 0, 0, 0, 0, 255]));
+///
+/// let error = decode_rgb(&image, &DecodeImage::new().max_pixels(1)).unwrap_err();
+/// assert!(error.message().starts_with("the PNG header asks for 2×1 px = 2, over max_pixels (1)"));
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
+///
 /// # Errors
 /// `BadSample`, as [`Chain::apply`](crate::Chain::apply).
 pub fn decode_rgb(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8>)> {

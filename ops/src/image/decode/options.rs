@@ -122,54 +122,54 @@ impl Default for DecodeImage {
 }
 
 impl DecodeImage {
-    /// With the defaults.
+    /// Returns the default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Turn the image by its EXIF orientation.
+    /// Sets whether the image is turned by its EXIF orientation.
     #[must_use]
     pub fn exif_orientation(self, on: bool) -> Self {
         Self { exif_orientation: on, ..self }
     }
 
-    /// Let the JPEG decoder halve large images.
+    /// Sets whether the JPEG decoder may halve large images.
     #[must_use]
     pub fn scaled(self, on: bool) -> Self {
         Self { scaled: on, ..self }
     }
 
-    /// The most pixels an image may have.
+    /// Sets the most pixels that an image may have.
     #[must_use]
     pub fn max_pixels(self, pixels: u64) -> Self {
         Self { max_pixels: pixels, ..self }
     }
 
-    /// The most pixels per encoded byte, for images over 4 megapixels.
+    /// Sets the most pixels per encoded byte, for images over 4 megapixels.
     #[must_use]
     pub fn max_pixels_per_byte(self, pixels: u32) -> Self {
         Self { max_pixels_per_byte: pixels, ..self }
     }
 
-    /// The most scans of a JPEG.
+    /// Sets the most scans of a JPEG.
     #[must_use]
     pub fn max_scans(self, scans: u32) -> Self {
         Self { max_scans: scans, ..self }
     }
 
-    /// The most blocks of 8×8 that all scans of a JPEG visit.
+    /// Sets the most blocks of 8×8 that all scans of a JPEG visit.
     #[must_use]
     pub fn max_scan_blocks(self, blocks: u64) -> Self {
         Self { max_scan_blocks: blocks, ..self }
     }
 
-    /// The most bytes of coefficients that are kept between the scans of a JPEG.
+    /// Sets the most bytes of coefficients that are kept between the scans of a JPEG.
     #[must_use]
     pub fn max_coefficient_bytes(self, bytes: u64) -> Self {
         Self { max_coefficient_bytes: bytes, ..self }
     }
 
-    /// The most groups of Huffman codes of a lossless WebP.
+    /// Sets the most groups of Huffman codes of a lossless WebP.
     #[must_use]
     pub fn max_huffman_groups(self, groups: u32) -> Self {
         Self { max_huffman_groups: groups, ..self }

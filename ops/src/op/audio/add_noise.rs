@@ -58,7 +58,7 @@ fn one() -> f64 {
 }
 
 impl AddNoise {
-    /// From the data set `noise`, at `snr_db`, `[least, greatest]`.
+    /// Adds noise of the data set `noise` at a ratio within `snr_db`, `[least, greatest]`.
     pub fn new(noise: impl Into<String>, snr_db: [f64; 2]) -> Self {
         Self { noise: noise.into(), snr_db, probability: one() }
     }

@@ -11,10 +11,23 @@ use feedstock_base::{Error, Result};
 /// Computes (feature − mean) / std with the statistics of the whole training set: one per feature, or one for all.
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
-/// let chain = Chain::parse("decode_audio,resample:16000,log_mel:80,global_mvn:-0.5:0.3")?;
-/// assert_eq!(chain.output().shape_at(100), [100, 80]);
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// # fn f32s(bytes: &[u8]) -> Vec<f32> {
+/// #     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+/// # }
+/// let chain = Chain::parse("decode_audio,resample:16000,log_mel:80,global_mvn:-0.5:0.5")?;
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[0; 1_600]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// // Whisper's value for silence is (log10(1e-10) + 4) / 4 = -1.5.
+/// assert!(f32s(row.bytes()).iter().all(|value| (value + 2.0).abs() < 1e-5));
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -30,7 +43,7 @@ pub struct GlobalMvn {
 }
 
 impl GlobalMvn {
-    /// Each is one number, or one per feature.
+    /// Normalizes with these statistics: each is one number, or one per feature.
     pub fn new(mean: impl Into<Vec<f64>>, std: impl Into<Vec<f64>>) -> Self {
         Self { mean: mean.into(), std: std.into() }
     }

@@ -36,10 +36,19 @@ const DEFAULT_FLOOR: f64 = 1e-10;
 /// the FFT, which changes the last bits (1e-6 relative).
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
 /// let chain = Chain::parse("decode_audio,resample:16000,log_mel:80")?;
-/// assert_eq!(chain.output().shape_at(100), [100, 80]);
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[0; 16_000]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!(chain.output().shape_at(row.length()), [100, 80]); // 1 s: a frame every 10 ms
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -141,15 +150,23 @@ impl Default for LogMel {
 }
 
 impl LogMel {
-    /// With `n_mels` filters, otherwise as Whisper's feature extractor.
+    /// Uses `n_mels` filters, otherwise as Whisper's feature extractor.
     pub fn new(n_mels: usize) -> Self {
         Self { n_mels, ..Self::default() }
     }
 
-    /// torchaudio's `MelSpectrogram(n_mels=n_mels)` (whose default is 128) and `AmplitudeToDB(top_db=80)`.
+    /// Computes torchaudio's `MelSpectrogram(n_mels=n_mels)` (whose default is 128) and `AmplitudeToDB(top_db=80)`.
     ///
     /// With an odd `n_fft`, torchaudio places the bins as for the even number below it; here, as in librosa, they have
     /// their true frequencies.
+    ///
+    /// ```
+    /// use feedstock_ops::audio::LogMel;
+    ///
+    /// let (whisper, torchaudio) = (LogMel::new(80), LogMel::torchaudio(80));
+    /// assert_eq!((whisper.hop_length, torchaudio.hop_length), (160, 200));
+    /// assert_eq!((whisper.drop_last_frame, torchaudio.drop_last_frame), (true, false));
+    /// ```
     pub fn torchaudio(n_mels: usize) -> Self {
         Self {
             n_mels,
@@ -163,7 +180,7 @@ impl LogMel {
         }
     }
 
-    /// librosa's `feature.melspectrogram(n_mels=n_mels)` (whose default is 128) and `power_to_db`.
+    /// Computes librosa's `feature.melspectrogram(n_mels=n_mels)` (whose default is 128) and `power_to_db`.
     pub fn librosa(n_mels: usize) -> Self {
         Self {
             n_mels,
@@ -177,43 +194,55 @@ impl LogMel {
         }
     }
 
-    /// Samples of a frame's transform, under its window, and from frame to frame.
+    /// Sets the samples of a frame's transform, under its window, and from frame to frame.
+    ///
+    /// ```
+    /// use feedstock_ops::{ChainSpec, audio::LogMel, decode_audio, resample};
+    ///
+    /// let features = LogMel::new(40).frames(512, 400, 160).band(20.0, 7_600.0);
+    /// let chain = ChainSpec::from([decode_audio(), resample(16_000), features.into()]).compile()?;
+    /// assert_eq!(chain.output().shape_at(100), [100, 40]);
+    ///
+    /// let narrow = LogMel::new(40).band(20.0, 9_000.0).into(); // over half of 16 kHz
+    /// assert!(ChainSpec::from([decode_audio(), resample(16_000), narrow]).compile().is_err());
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
     #[must_use]
     pub fn frames(self, n_fft: usize, win_length: usize, hop_length: usize) -> Self {
         Self { n_fft, win_length: Some(win_length), hop_length, ..self }
     }
 
-    /// Where the first filter begins and the last ends, in Hz.
+    /// Sets where the first filter begins and the last ends, in Hz.
     #[must_use]
     pub fn band(self, f_min: f64, f_max: f64) -> Self {
         Self { f_min, f_max: Some(f_max), ..self }
     }
 
-    /// The window.
+    /// Sets the window.
     #[must_use]
     pub fn window(self, window: Window) -> Self {
         Self { window, ..self }
     }
 
-    /// The mel scale and the filters' height.
+    /// Sets the mel scale and the filters' height.
     #[must_use]
     pub fn mel(self, mel_scale: MelScale, norm: MelNorm) -> Self {
         Self { mel_scale, norm, ..self }
     }
 
-    /// Whether frames are centred, and what is then assumed beyond the ends.
+    /// Sets whether frames are centred, and what is then assumed beyond the ends.
     #[must_use]
     pub fn center(self, center: bool, pad_mode: PadMode) -> Self {
         Self { center, pad_mode, ..self }
     }
 
-    /// The logarithm, and the floor that protects it.
+    /// Sets the logarithm, and the floor that protects it.
     #[must_use]
     pub fn log(self, log: Log, floor: f64, floor_by: FloorBy) -> Self {
         Self { log, floor, floor_by, top_db: None, ..self }
     }
 
-    /// Whether to leave the last frame out.
+    /// Sets whether the last frame is left out.
     #[must_use]
     pub fn drop_last_frame(self, drop_last_frame: bool) -> Self {
         Self { drop_last_frame, ..self }

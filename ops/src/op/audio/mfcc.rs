@@ -22,10 +22,19 @@ use feedstock_base::{Error, Result};
 /// `log_mels=True` is `log=ln:floor=1e-6:floor_by=add` without `top_db`.
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
 /// let chain = Chain::parse("decode_audio,resample:16000,mfcc:40")?;
-/// assert_eq!(chain.output().shape_at(100), [100, 40]);
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[0; 16_000]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!(chain.output().shape_at(row.length()), [81, 40]); // 1 s: 1 + 16,000 / 200 frames
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -77,12 +86,12 @@ impl Default for Mfcc {
 }
 
 impl Mfcc {
-    /// `n_mfcc` coefficients, otherwise as torchaudio.
+    /// Computes `n_mfcc` coefficients, otherwise as torchaudio.
     pub fn new(n_mfcc: usize) -> Self {
         Self { n_mfcc, ..Self::default() }
     }
 
-    /// `n_mfcc` coefficients of the spectra that `mel` describes. Its `power` and `drop_last_frame` are ignored.
+    /// Computes `n_mfcc` coefficients of the spectra that `mel` describes. Its `power` and `drop_last_frame` are ignored.
     pub fn of(n_mfcc: usize, mel: LogMel) -> Self {
         Self {
             n_mfcc,

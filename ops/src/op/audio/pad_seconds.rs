@@ -37,7 +37,7 @@ pub struct PadSeconds {
 }
 
 impl PadSeconds {
-    /// With silence to at least `seconds`.
+    /// Pads with silence to at least `seconds`.
     pub fn new(seconds: f64) -> Self {
         Self { seconds, value: 0.0, truncate: false }
     }

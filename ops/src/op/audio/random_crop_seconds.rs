@@ -30,7 +30,7 @@ pub struct RandomCropSeconds {
 }
 
 impl RandomCropSeconds {
-    /// At most `seconds`.
+    /// Crops to at most `seconds`.
     pub fn new(seconds: f64) -> Self {
         Self { seconds }
     }

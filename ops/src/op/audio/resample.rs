@@ -17,10 +17,19 @@ const MAX_SAMPLE_RATE: u32 = 384_000;
 /// Resamples to `sample_rate`; audio clips that have it already stay unchanged.
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
-/// let chain = Chain::parse("decode_audio,resample:16000")?;
-/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// let chain = Chain::parse("decode_audio,resample:8000")?;
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[0; 1_600]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!(row.length(), 800); // 0.1 s
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -32,7 +41,7 @@ pub struct Resample {
 }
 
 impl Resample {
-    /// To `sample_rate`, in Hz.
+    /// Resamples to `sample_rate`, in Hz.
     pub fn new(sample_rate: u32) -> Self {
         Self { sample_rate }
     }

@@ -20,10 +20,24 @@ const MAX_MASKS: u32 = 100;
 /// defaults are the paper's LibriSpeech double policy (LD) without time warping, which has the least effect by the paper.
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
-/// let chain = Chain::parse("decode_audio,resample:16000,log_mel:80,spec_augment")?;
-/// assert_eq!(chain.output().shape_at(100), [100, 80]);
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// # fn f32s(bytes: &[u8]) -> Vec<f32> {
+/// #     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+/// # }
+/// let mask = "spec_augment:freq_masks=0:time_masks=1:time_width=20:value=9";
+/// let chain = Chain::parse(&format!("decode_audio,resample:16000,log_mel:80,{mask}"))?;
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[0; 16_000]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// let masked = f32s(row.bytes()).iter().filter(|value| **value == 9.0).count();
+/// assert!(masked % 80 == 0 && masked / 80 <= 20); // whole frames
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -104,7 +118,7 @@ impl Default for SpecAugment {
 }
 
 impl SpecAugment {
-    /// The paper's LibriSpeech double policy.
+    /// Returns the paper's LibriSpeech double policy.
     pub fn new() -> Self {
         Self::default()
     }

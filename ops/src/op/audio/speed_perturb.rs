@@ -23,10 +23,19 @@ const MAX_FACTORS: usize = 32;
 /// does. Tempo and pitch change together, and the sample rate stays the same. n samples become ceil(n / factor).
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
-/// let chain = Chain::parse("decode_audio,resample:16000,speed_perturb:0.9/1/1.1")?;
-/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// let chain = Chain::parse("decode_audio,resample:16000,speed_perturb:0.5/2")?;
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[0; 1_600]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert!([800, 3_200].contains(&row.length())); // twice as fast, or half
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -49,7 +58,7 @@ impl Default for SpeedPerturb {
 }
 
 impl SpeedPerturb {
-    /// Speeds of 0.5 … 2 in steps of 0.001.
+    /// Draws from these speeds, each 0.5 … 2 in steps of 0.001.
     pub fn new(factors: impl Into<Vec<f64>>) -> Self {
         Self { factors: factors.into() }
     }

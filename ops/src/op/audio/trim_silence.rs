@@ -28,10 +28,19 @@ const MAX_FRAME: usize = 1 << 20;
 /// last hop remains. No audio clip becomes empty.
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
-/// let chain = Chain::parse("decode_audio,resample:16000,trim_silence:40")?;
-/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// let chain = Chain::parse("decode_audio,resample:16000,trim_silence:40:frame_length=512:hop_length=128")?;
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[vec![0; 4_000], vec![9_000; 4_000], vec![0; 4_000]].concat());
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert!((4_000..5_000).contains(&row.length())); // the loud stretch, and parts of its frames
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -75,7 +84,7 @@ impl Default for TrimSilence {
 }
 
 impl TrimSilence {
-    /// Silence begins `top_db` below the loudest frame.
+    /// Trims frames that are more than `top_db` below the loudest one.
     pub fn new(top_db: f64) -> Self {
         Self {
             top_db,

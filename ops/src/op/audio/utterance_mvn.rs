@@ -17,10 +17,23 @@ use feedstock_base::{Error, Result};
 /// by n). Put it before `pad_seconds`; otherwise the padding counts too.
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// # fn f32s(bytes: &[u8]) -> Vec<f32> {
+/// #     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+/// # }
 /// let chain = Chain::parse("decode_audio,resample:16000,utterance_mvn")?;
-/// assert_eq!(chain.output().shape_at(100), [100]);
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[1_000, 3_000]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// let values = f32s(row.bytes());
+/// assert!((values[0] + 1.0).abs() < 1e-3 && (values[1] - 1.0).abs() < 1e-3);
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]

@@ -16,10 +16,22 @@ const MAX_GAIN_DB: f64 = 160.0;
 /// Multiplies the audio clip by a gain drawn uniformly, in decibels, from `gain_db`. Values are not limited to −1 … 1.
 ///
 /// ```
-/// use feedstock_ops::Chain;
+/// use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
 ///
-/// let chain = Chain::parse("decode_audio,volume:-6..6")?;
-/// assert_eq!(chain.output().shape_at(100), [100]);
+/// # fn wav(rate: u32, samples: &[i16]) -> Vec<u8> {
+/// #     let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+/// #     let (len, head) = (data.len() as u32, [16, 0x0001_0001, rate, 2 * rate, 0x0010_0002].map(u32::to_le_bytes));
+/// #     let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+/// #     [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+/// # }
+/// # fn f32s(bytes: &[u8]) -> Vec<f32> {
+/// #     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+/// # }
+/// let chain = Chain::parse("decode_audio,volume:-20..-20")?;
+/// let mut row = RaggedRow::new();
+/// let clip = wav(16_000, &[16_384; 4]);
+/// chain.apply_ragged(&clip, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert!(f32s(row.bytes()).iter().all(|value| (value - 0.05).abs() < 1e-6)); // 0.5 less 20 dB
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -42,7 +54,7 @@ impl Default for Volume {
 }
 
 impl Volume {
-    /// A gain within `gain_db`, `[least, greatest]`.
+    /// Draws a gain within `gain_db`, `[least, greatest]`.
     pub fn new(gain_db: [f64; 2]) -> Self {
         Self { gain_db }
     }

@@ -11,10 +11,21 @@ use feedstock_base::Result;
 /// Cuts `size` out of the middle, as torchvision's `CenterCrop`; a smaller image is padded with black, evenly.
 ///
 /// ```
-/// use feedstock_ops::{ChainSpec, center_crop, decode_image};
+/// use feedstock_ops::{Chain, SampleSeed, Scratch};
 ///
-/// let chain = ChainSpec::from([decode_image(), center_crop(224)]).compile()?;
-/// assert_eq!(chain.output().shape, [224, 224, 3]);
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// let chain = Chain::parse("decode_image,center_crop:1x2")?;
+/// let image = encode(1, 1, &[7, 8, 9]);
+/// let mut row = vec![0; chain.output().bytes()];
+/// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// let black = row.chunks(3).filter(|pixel| *pixel == [0; 3]).count();
+/// assert_eq!((chain.output().shape.as_slice(), black), (&[1, 2, 3][..], 1)); // one column was added
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -26,7 +37,7 @@ pub struct CenterCrop {
 }
 
 impl CenterCrop {
-    /// A crop of `size`: a side, or `[height, width]`.
+    /// Crops to `size`: a side, or `[height, width]`.
     pub fn new(size: impl Into<Size>) -> Self {
         Self { size: size.into() }
     }

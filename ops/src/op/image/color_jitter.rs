@@ -16,10 +16,20 @@ use feedstock_base::{Error, Result};
 /// The arithmetic is Pillow's, as in torchvision's PIL path.
 ///
 /// ```
-/// use feedstock_ops::{ChainSpec, center_crop, color_jitter, decode_image};
+/// use feedstock_ops::{Chain, SampleSeed, Scratch};
 ///
-/// let chain = ChainSpec::from([decode_image(), center_crop(32), color_jitter(0.4, 0.4, 0.4, 0.1)]).compile()?;
-/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// let chain = Chain::parse("decode_image,center_crop:1,color_jitter:brightness=0.4")?;
+/// let image = encode(1, 1, &[100; 3]);
+/// let mut row = vec![0; chain.output().bytes()];
+/// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert!(row.iter().all(|value| (60..=140).contains(value) && *value == row[0]));
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -41,12 +51,12 @@ pub struct ColorJitter {
 }
 
 impl ColorJitter {
-    /// Nothing changes yet.
+    /// Creates an op that changes nothing; set amounts with the methods below.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Changes of these amounts, in torchvision's order.
+    /// Changes the properties by these amounts, in torchvision's order.
     pub fn of(brightness: f64, contrast: f64, saturation: f64, hue: f64) -> Self {
         Self { brightness, contrast, saturation, hue }
     }

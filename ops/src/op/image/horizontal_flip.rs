@@ -11,10 +11,20 @@ use feedstock_base::Result;
 /// Mirrors the image with `probability`.
 ///
 /// ```
-/// use feedstock_ops::{ChainSpec, center_crop, decode_image, horizontal_flip};
+/// use feedstock_ops::{Chain, SampleSeed, Scratch};
 ///
-/// let chain = ChainSpec::from([decode_image(), center_crop(32), horizontal_flip(0.5)]).compile()?;
-/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// let chain = Chain::parse("decode_image,center_crop:1x2,horizontal_flip:1")?;
+/// let image = encode(2, 1, &[1, 2, 3, 4, 5, 6]);
+/// let mut row = vec![0; chain.output().bytes()];
+/// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!(row, [4, 5, 6, 1, 2, 3]);
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -31,7 +41,7 @@ fn half() -> f64 {
 }
 
 impl HorizontalFlip {
-    /// A flip with `probability`, 0 … 1.
+    /// Flips with `probability`, 0 … 1.
     pub fn new(probability: f64) -> Self {
         Self { probability }
     }

@@ -15,12 +15,24 @@ pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
 /// The result is within 2·10⁻⁶ of torchvision's `ToTensor` and `Normalize`, which round at each step.
 ///
 /// ```
-/// use feedstock_ops::{ChainSpec, DType, center_crop, decode_image, normalize};
+/// use feedstock_ops::{Chain, SampleSeed, Scratch};
 ///
-/// use feedstock_ops::image::{IMAGENET_MEAN, IMAGENET_STD};
-///
-/// let ops = [decode_image(), center_crop(32), normalize(IMAGENET_MEAN, IMAGENET_STD)];
-/// assert_eq!(ChainSpec::from(ops).compile()?.output().dtype, DType::F32);
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// # fn f32s(bytes: &[u8]) -> Vec<f32> {
+/// #     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+/// # }
+/// let chain = Chain::parse("decode_image,center_crop:1,normalize:mean=0.5/0.5/0.5:std=0.5/0.5/0.5")?;
+/// let image = encode(1, 1, &[0, 51, 255]);
+/// let mut row = vec![0; chain.output().bytes()];
+/// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// let close = |a: f32, b: f32| (a - b).abs() < 1e-6;
+/// assert!(f32s(&row).iter().zip([-1.0, -0.6, 1.0]).all(|(a, b)| close(*a, b)));
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -44,7 +56,7 @@ fn imagenet_std() -> [f32; 3] {
 }
 
 impl Normalize {
-    /// With `mean` and `std` per channel, in 0 … 1.
+    /// Normalizes with `mean` and `std` per channel, in 0 … 1.
     pub fn new(mean: [f32; 3], std: [f32; 3]) -> Self {
         Self { mean, std }
     }

@@ -64,7 +64,7 @@ impl Default for RandAugment {
 }
 
 impl RandAugment {
-    /// `num_ops` operations at the bin `magnitude` of 31.
+    /// Applies `num_ops` operations at the bin `magnitude` of 31.
     pub fn new(num_ops: u32, magnitude: u32) -> Self {
         Self {
             num_ops,

@@ -32,7 +32,7 @@ pub struct RandomCrop {
 }
 
 impl RandomCrop {
-    /// A crop of `size`: a side, or `[height, width]`.
+    /// Crops to `size`: a side, or `[height, width]`.
     pub fn new(size: impl Into<Size>) -> Self {
         Self { size: size.into(), padding: 0, pad_if_needed: false }
     }

@@ -20,10 +20,21 @@ const TRIES: usize = 10;
 /// It works on the tensor that the ops before it make: bytes before `to_f32`/`normalize`, f32 after it.
 ///
 /// ```
-/// use feedstock_ops::{ChainSpec, center_crop, decode_image, random_erasing};
+/// use feedstock_ops::{Chain, SampleSeed, Scratch};
 ///
-/// let chain = ChainSpec::from([decode_image(), center_crop(32), random_erasing(0.25)]).compile()?;
-/// assert_eq!(chain.output().shape, [32, 32, 3]);
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// let chain = Chain::parse("decode_image,center_crop:16,random_erasing:1:value=255")?;
+/// let image = encode(16, 16, &[9; 16 * 16 * 3]);
+/// let mut row = vec![0; chain.output().bytes()];
+/// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// let erased = row.iter().filter(|value| **value == 255).count();
+/// assert!((3 * 4..3 * 100).contains(&erased)); // 2 % to 33 % of 256 pixels
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]

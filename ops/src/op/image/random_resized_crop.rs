@@ -49,7 +49,7 @@ fn default_ratio() -> [f64; 2] {
 }
 
 impl RandomResizedCrop {
-    /// A crop resized to `size`: a side, or `[height, width]`.
+    /// Resizes the crop to `size`: a side, or `[height, width]`.
     pub fn new(size: impl Into<Size>) -> Self {
         Self { size: size.into(), scale: default_scale(), ratio: default_ratio(), filter: Filter::default() }
     }

@@ -50,7 +50,7 @@ impl From<[u32; 2]> for ResizeTo {
 }
 
 impl Resize {
-    /// To a shorter side, or to an exact `[height, width]`.
+    /// Resizes to a shorter side, or to an exact `[height, width]`.
     pub fn new(size: impl Into<ResizeTo>) -> Self {
         Self { size: size.into(), filter: Filter::default() }
     }

@@ -8,10 +8,21 @@ use feedstock_base::Result;
 /// Lays the result out as channel × height × width, as torch's convolutions take it.
 ///
 /// ```
-/// use feedstock_ops::{ChainSpec, center_crop, decode_image, to_chw};
+/// use feedstock_ops::{Chain, SampleSeed, Scratch};
 ///
-/// let chain = ChainSpec::from([decode_image(), center_crop(32), to_chw()]).compile()?;
-/// assert_eq!(chain.output().shape, [3, 32, 32]);
+/// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+/// #     let mut out = Vec::new();
+/// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+/// #     encoder.set_color(png::ColorType::Rgb);
+/// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+/// #     out
+/// # }
+/// let chain = Chain::parse("decode_image,center_crop:1x2,to_chw")?;
+/// let image = encode(2, 1, &[1, 2, 3, 4, 5, 6]);
+/// let mut row = vec![0; chain.output().bytes()];
+/// chain.apply(&image, SampleSeed::new(7, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!(chain.output().shape, [3, 1, 2]);
+/// assert_eq!(row, [1, 4, 2, 5, 3, 6]); // red, green, blue
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]

@@ -44,7 +44,7 @@ impl Default for TrivialAugment {
 }
 
 impl TrivialAugment {
-    /// With the defaults.
+    /// Returns the op with its defaults.
     pub fn new() -> Self {
         Self::default()
     }

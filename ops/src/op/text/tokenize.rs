@@ -25,6 +25,20 @@ use feedstock_base::{Error, Result};
 /// assert_eq!(spec.needs(), [Need::File("s3://b/tokenizer.json".to_owned())]);
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
+///
+/// ```
+/// use feedstock_ops::text::Tokenize;
+/// use feedstock_ops::{ChainSpec, RaggedRow, Resources, SampleSeed, Scratch};
+///
+/// let file = r#"{"pre_tokenizer": {"type": "Whitespace"},
+///     "model": {"type": "WordLevel", "vocab": {"to": 0, "be": 1, "or": 2, "?": 3}, "unk_token": "?"}}"#;
+/// let spec = ChainSpec::from([Tokenize::new("words.json").into()]);
+/// let chain = spec.compile_with(&Resources::new().with_file("words.json", file.as_bytes()))?;
+/// let mut row = RaggedRow::new();
+/// chain.apply_ragged(b"to be or not", SampleSeed::new(1, 0, 0), &mut Scratch::new(), &mut row)?;
+/// assert_eq!(row.bytes(), [0i64, 1, 2, 3].map(i64::to_ne_bytes).as_flattened());
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -60,7 +74,7 @@ fn is_max_text_bytes(bytes: &usize) -> bool {
 }
 
 impl Tokenize {
-    /// By the `tokenizer.json` at this URI.
+    /// Tokenizes with the `tokenizer.json` at this URI.
     pub fn new(tokenizer: impl Into<String>) -> Self {
         Self {
             tokenizer: tokenizer.into(),

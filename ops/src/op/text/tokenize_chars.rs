@@ -86,7 +86,7 @@ impl From<Vec<String>> for Vocabulary {
 }
 
 impl TokenizeChars {
-    /// Characters in the order of their ids; others are errors.
+    /// Tokenizes with these characters, in the order of their ids; other characters are errors.
     pub fn new(vocabulary: impl Into<Vocabulary>) -> Self {
         Self { vocabulary: vocabulary.into(), unknown: Unknown::default(), lowercase: false }
     }

@@ -68,6 +68,20 @@ pub struct Drawn {
 impl MixupCutmix {
     /// Validates the parameters for images of this height and width.
     ///
+    /// ```
+    /// use feedstock_device::finish::MixupCutmix;
+    ///
+    /// let mixing = MixupCutmix::default().compile((224, 224))?;
+    /// assert_eq!(mixing.draw(7, 0, 256), mixing.draw(7, 0, 256)); // on every rank
+    /// assert_ne!(mixing.draw(7, 0, 256), mixing.draw(7, 0, 512)); // the next step
+    ///
+    /// let mut never = MixupCutmix::default();
+    /// (never.mixup_alpha, never.cutmix_alpha) = (0.0, 0.0);
+    /// let error = never.compile((224, 224)).unwrap_err();
+    /// assert_eq!(error.message(), "mix: mixup_alpha and cutmix_alpha are both 0; leave mix out");
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` for a parameter outside its range.
     pub fn compile(&self, (height, width): (usize, usize)) -> Result<Mixing> {

@@ -184,6 +184,19 @@ impl Compiled {
 impl Finish {
     /// Compiles the finish for a column whose chain makes `spec`. `draws` are those of the op after the chain's last.
     ///
+    /// ```
+    /// use feedstock_device::finish::{Draws, Finish, PictureFinish};
+    /// use feedstock_ops::{DType, Layout, Salt, TensorSpec};
+    ///
+    /// let finish = Finish::Picture(PictureFinish::default());
+    /// let draws = Draws { salt: Salt::default(), op: 2 };
+    /// assert!(finish.compile("image", &TensorSpec::new(DType::U8, [224, 224, 3], Layout::Hwc), draws).is_ok());
+    ///
+    /// let features = TensorSpec::new(DType::F32, [0, 80], Layout::Tf).ragged(0);
+    /// let error = finish.compile("audio", &features, draws).unwrap_err();
+    /// assert!(error.message().contains("audio"));
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` if the chain's output does not fit, or a parameter is outside its range.
     pub fn compile(&self, column: &str, spec: &TensorSpec, draws: Draws) -> Result<Compiled> {
@@ -277,6 +290,21 @@ impl CompiledFeatures {
     }
 
     /// Returns the masks of a row of `frames` frames. An empty audio clip has the same number of masks, all empty.
+    ///
+    /// ```
+    /// use feedstock_device::finish::{Compiled, Draws, FeatureFinish, Finish};
+    /// use feedstock_ops::{DType, Layout, Salt, SampleSeed, TensorSpec, audio::SpecAugment};
+    ///
+    /// let mut finish = FeatureFinish::default();
+    /// finish.spec_augment = Some(SpecAugment::default()); // two masks of time, two of features
+    /// let spec = TensorSpec::new(DType::F32, [0, 80], Layout::Tf).ragged(0);
+    /// let compiled = Finish::Features(finish).compile("audio", &spec, Draws { salt: Salt::default(), op: 3 })?;
+    /// let Compiled::Features(features) = compiled else { unreachable!() };
+    /// let masks = features.masks(SampleSeed::new(7, 0, 42), 500);
+    /// assert_eq!((masks.len(), features.masks_per_row()), (4, 4));
+    /// assert!(masks.iter().all(|mask| mask.start <= mask.end && mask.end <= 500));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn masks(&self, seed: SampleSeed, frames: u32) -> Vec<Mask> {
         let Some(op) = &self.spec_augment else { return Vec::new() };
         let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);

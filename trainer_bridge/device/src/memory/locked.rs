@@ -35,6 +35,19 @@ impl LockedPool {
 
     /// Returns at least `bytes` bytes of unspecified content, aligned to a page.
     ///
+    /// ```
+    /// use feedstock_device::Device;
+    /// use feedstock_device::open::OpenedDevice;
+    ///
+    /// let pool = OpenedDevice::new(Device::host(), false).pool();
+    /// let block = pool.take(100_000)?;
+    /// assert!(block.size() >= 100_000);
+    /// let start = block.start();
+    /// drop(block);
+    /// assert_eq!(pool.take(100_000)?.start(), start); // idle blocks are reused
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `BadConfig` if no more memory can be locked, even after idle memory was freed. Otherwise the driver's error.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Locked> {

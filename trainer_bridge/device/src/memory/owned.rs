@@ -15,6 +15,17 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// Allocates `size` bytes of unspecified content.
     ///
+    /// ```
+    /// use feedstock_device::Device;
+    /// use feedstock_device::memory::DeviceMemory;
+    /// use feedstock_device::open::OpenedDevice;
+    ///
+    /// let driver = OpenedDevice::new(Device::host(), false).driver();
+    /// let memory = DeviceMemory::new(&driver, 1 << 20)?; // freed when it is dropped
+    /// assert_eq!((memory.size(), memory.start().0 % 256), (1 << 20, 0));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Driver::allocate`].
     pub fn new(driver: &Arc<dyn Driver>, size: usize) -> Result<Self> {

@@ -41,6 +41,28 @@ pub struct DeviceTensor {
 
 impl DeviceTensor {
     /// Makes a view of `column` of the batch that begins at `base`, whose memory `owner` keeps.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use feedstock_device::Element;
+    /// # use feedstock_device::handles::Address;
+    /// # use feedstock_device::tensor::{Column, DeviceTensor, InPlace, StreamHandle};
+    /// let labels: Vec<i64> = vec![3, 1, 2];
+    /// let base = Address(labels.as_ptr() as u64);
+    /// let column = Column {
+    ///     name: "label".into(),
+    ///     element: Element::I64,
+    ///     shape: vec![3],
+    ///     strides: vec![1],
+    ///     lengths: None,
+    ///     padded_axis: None,
+    ///     offset: 0, // bytes from the start of the batch
+    /// };
+    /// let tensor = DeviceTensor::new(column, base, Arc::new(InPlace::new(labels)));
+    /// assert_eq!((tensor.shape(), tensor.byte_len()), (&[3][..], 24));
+    /// assert_eq!(tensor.to_host(StreamHandle(0))?[..8], 3i64.to_ne_bytes());
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
     pub fn new(column: Column, base: Address, owner: Arc<dyn Owner>) -> Self {
         Self { start: base.at(column.offset), column, owner }
     }
