@@ -54,6 +54,7 @@ mod packed;
 mod plain;
 mod plan;
 mod planned;
+mod quotas;
 mod random;
 mod rank_steps;
 mod rest;

@@ -6,9 +6,10 @@ use crate::cursor::{Cursor, Fingerprint};
 use crate::digest::Digest;
 use crate::facts::Facts;
 use crate::input::PlanInput;
-use crate::mixed::{self, MixedFacts, Mixing, PartName, Stop};
+use crate::mixed::{self, MixedFacts, Mixing, Stop};
 use crate::order::EpochOrder;
 use crate::plain::PlainFacts;
+use crate::quotas::{PartName, quotas, rounded};
 use crate::random;
 use crate::shuffle::{self, Shuffle, ShuffleKind};
 use feedstock_base::{BlockId, Error, Position, Result};
@@ -107,7 +108,7 @@ impl Plan {
             return Err(Error::config("a mix must have at least 1 data set; got none"));
         }
         let weights: Vec<f64> = parts.iter().map(|(_, weight)| *weight).collect();
-        let quotas = mixed::quotas(&weights, name)?;
+        let quotas = quotas(&weights, name)?;
         let cycle: u64 = quotas.iter().sum();
         let bytes = parts.iter().zip(&quotas).map(|((input, _), quota)| {
             u128::from(shuffle::sample_bytes(&input.block_starts, input.encoded_bytes)) * u128::from(*quota)
@@ -175,7 +176,7 @@ impl Plan {
     /// # Errors
     /// As [`mixed`](Self::mixed), for the weights.
     pub fn check_weights(weights: &[f64], name: PartName<'_>) -> Result<Vec<(usize, f64, f64)>> {
-        Ok(mixed::rounded(weights, &mixed::quotas(weights, name)?))
+        Ok(rounded(weights, &quotas(weights, name)?))
     }
 
     fn from_base(

@@ -11,25 +11,28 @@
 //! - a payload from every other extension, named `image` or `audio` if it is the only one of its kind, else by its
 //!   extension with dots as underscores.
 
-use super::cataloguing::Cataloguing;
-use super::contract::{Format, Seen};
-use super::guard::guarded;
-use super::json::kind::{Flattened, fields_of, merge, settled};
-use super::json::{Cells, array_of, cells_of, is_numbers, widen};
-use super::kinds::{Kind, extension, is_audio, is_picture, kind_of};
-use super::listing::Sources;
-use super::located::{BlockCut, Row};
-use super::tars::index::{self, TarIndexes};
-use super::tars::recognise::recognise_tars;
-use super::tars::{self, Member, RECORD_BYTES};
+mod names;
+
 use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
+use crate::format::cataloguing::Cataloguing;
+use crate::format::contract::{Format, Seen};
+use crate::format::guard::guarded;
+use crate::format::json::kind::{Flattened, fields_of, merge, settled};
+use crate::format::json::{Cells, array_of, cells_of, is_numbers, widen};
+use crate::format::kinds::{Kind, extension, is_audio, is_picture, kind_of};
+use crate::format::listing::Sources;
+use crate::format::located::{BlockCut, Row};
+use crate::format::tars::index::{self, TarIndexes};
+use crate::format::tars::recognise::recognise_tars;
+use crate::format::tars::{self, Member, RECORD_BYTES};
 use crate::storage::shown;
 use crate::{Error, Layout, ObjectRef, Result, Storage};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
+use names::{is_json, is_kept, is_meta, is_text, split_key};
 use serde_json::Value;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -38,8 +41,6 @@ use std::sync::Arc;
 /// Limit on the columns that JSON members make, and on the fields of all their structs: a JSON object keyed by sample would
 /// make one each. Payload extensions have the same limit.
 const MAX_COLUMNS: usize = 1_000;
-/// The extensions that webdataset decodes as integers.
-const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
 
 /// Limit on the text and keys of a run of samples: a text column holds less than 2 GiB. A number may take up to four times
 /// its bytes in JSON as text, but not a column that is mostly text.
@@ -71,39 +72,8 @@ struct Run {
     flattened: BTreeMap<String, &'static str>,
 }
 
-/// Returns `(key, extension)`; `None` for a name without an extension.
-fn split_key(name: &str) -> Option<(&str, String)> {
-    let file = name.rfind('/').map_or(0, |at| at + 1);
-    let dot = name[file..].find('.')? + file;
-    if dot > file {
-        return Some((&name[..dot], name[dot + 1..].to_ascii_lowercase()));
-    }
-    // `dir/.ext`: the regular expression then takes `dir/` as the key, if that has no dot
-    let folder = name[..file].trim_end_matches('/').rsplit('/').next()?;
-    (!folder.is_empty() && !folder.contains('.'))
-        .then(|| (&name[..file], name[dot + 1..].to_ascii_lowercase()))
-}
-
-fn is_json(extension: &str) -> bool {
-    matches!(extension, "json" | "jsn")
-}
-
-fn is_text(extension: &str) -> bool {
-    matches!(extension, "txt" | "text" | "transcript")
-}
-
-fn is_kept(name: &str) -> bool {
-    split_key(name).is_some_and(|(_, e)| is_json(&e) || is_text(&e) || INTEGERS.contains(&e.as_str()))
-}
-
-/// webdataset skips its own members, such as `__meta__/…`.
-fn is_meta(name: &str) -> bool {
-    let first = name.split('/').next().unwrap_or(name);
-    first.len() > 4 && first.starts_with("__") && first.ends_with("__")
-}
-
 /// Tars whose members are grouped by key.
-pub(super) struct WebDataset;
+pub(in crate::format) struct WebDataset;
 
 #[async_trait]
 impl Format for WebDataset {
@@ -436,20 +406,6 @@ fn draft(runs: Vec<Run>, objects: &[ObjectRef], mut notes: Vec<String>, block_by
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_are_those_of_webdatasets_regular_expression() {
-        let key = |name: &str| split_key(name).map(|(k, e)| (k.to_owned(), e));
-        let some = |k: &str, e: &str| Some((k.to_owned(), e.to_owned()));
-        assert_eq!(key("a/b/c.JPG"), some("a/b/c", "jpg"));
-        assert_eq!(key("a.d/c.seg.png"), some("a.d/c", "seg.png"));
-        assert_eq!(key("c"), None);
-        assert_eq!(key("a.b/c"), None);
-        assert_eq!(key("a/b/.x"), some("a/b/", "x"));
-        assert_eq!(key("a.b/.x"), None);
-        assert_eq!(key(".x"), None);
-        assert_eq!(key("./c.jpg"), some("./c", "jpg"));
-    }
 
     fn members(samples: u64) -> Vec<Member> {
         let member = |name: String, offset, text: Option<String>| Member {

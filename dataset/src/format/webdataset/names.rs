@@ -1,0 +1,54 @@
+//! What the name of a member says: its sample's key, and its kind.
+
+/// The extensions that webdataset decodes as integers.
+const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
+
+/// Returns `(key, extension)`; `None` for a name without an extension.
+pub(super) fn split_key(name: &str) -> Option<(&str, String)> {
+    let file = name.rfind('/').map_or(0, |at| at + 1);
+    let dot = name[file..].find('.')? + file;
+    if dot > file {
+        return Some((&name[..dot], name[dot + 1..].to_ascii_lowercase()));
+    }
+    // `dir/.ext`: the regular expression then takes `dir/` as the key, if that has no dot
+    let folder = name[..file].trim_end_matches('/').rsplit('/').next()?;
+    (!folder.is_empty() && !folder.contains('.'))
+        .then(|| (&name[..file], name[dot + 1..].to_ascii_lowercase()))
+}
+
+pub(super) fn is_json(extension: &str) -> bool {
+    matches!(extension, "json" | "jsn")
+}
+
+pub(super) fn is_text(extension: &str) -> bool {
+    matches!(extension, "txt" | "text" | "transcript")
+}
+
+pub(super) fn is_kept(name: &str) -> bool {
+    split_key(name).is_some_and(|(_, e)| is_json(&e) || is_text(&e) || INTEGERS.contains(&e.as_str()))
+}
+
+/// webdataset skips its own members, such as `__meta__/…`.
+pub(super) fn is_meta(name: &str) -> bool {
+    let first = name.split('/').next().unwrap_or(name);
+    first.len() > 4 && first.starts_with("__") && first.ends_with("__")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_webdatasets_regular_expression() {
+        let key = |name: &str| split_key(name).map(|(k, e)| (k.to_owned(), e));
+        let some = |k: &str, e: &str| Some((k.to_owned(), e.to_owned()));
+        assert_eq!(key("a/b/c.JPG"), some("a/b/c", "jpg"));
+        assert_eq!(key("a.d/c.seg.png"), some("a.d/c", "seg.png"));
+        assert_eq!(key("c"), None);
+        assert_eq!(key("a.b/c"), None);
+        assert_eq!(key("a/b/.x"), some("a/b/", "x"));
+        assert_eq!(key("a.b/.x"), None);
+        assert_eq!(key(".x"), None);
+        assert_eq!(key("./c.jpg"), some("./c", "jpg"));
+    }
+}
