@@ -114,7 +114,12 @@ fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
             output.fact(name, format!("{min} … {max} {unit}, median {median}, 99th percentile {p99}"))?;
         }
     }
-    for (name, kinds) in [("  warned", &column.warnings), ("  unusual", &column.unusual)] {
+    let kinds = [
+        ("  not decoded", &column.unsupported),
+        ("  warned", &column.warnings),
+        ("  unusual", &column.unusual),
+    ];
+    for (name, kinds) in kinds {
         for (what, kind) in kinds {
             let examples = kind.examples.join(", ");
             output.fact(name, format!("{} {what}: {examples} …", count(kind.samples)))?;

@@ -10,6 +10,7 @@
 
 mod batch;
 mod batch_size;
+mod codecs;
 mod dataset;
 mod ledger;
 mod loader;

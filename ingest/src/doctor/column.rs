@@ -4,7 +4,7 @@ use super::spread::{Spread, Tally};
 use crate::value::value;
 use feedstock_dataset::{Block, Catalog};
 use feedstock_ops::Warnings;
-use feedstock_ops::audio::{DecodeAudio, decode_mono_warned, read_audio_header};
+use feedstock_ops::audio::{DecodeAudio, decode_mono_warned, read_audio_header, unsupported_codec};
 use feedstock_ops::image::{DecodeImage, decode_rgb_warned, read_header, read_mode};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// Samples that decode, and that a person should know of.
+/// Samples of one kind that a person should know of.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Unusual {
     /// How many.
@@ -72,6 +72,8 @@ pub struct ColumnReport {
     pub refused: u64,
     /// The first of the refused samples.
     pub refusals: Vec<Refusal>,
+    /// Refused audio clips whose codec is recognised and not decoded, by its name: `ALAC`.
+    pub unsupported: BTreeMap<String, Unusual>,
     /// Number of samples per file format.
     pub formats: BTreeMap<String, u64>,
     /// Number of images per stored colour mode, named as in Pillow: `RGB`, `L`, `CMYK`, `P` …
@@ -105,6 +107,7 @@ impl ColumnReport {
             examined: 0,
             refused: 0,
             refusals: Vec::new(),
+            unsupported: BTreeMap::new(),
             formats: BTreeMap::new(),
             modes: BTreeMap::new(),
             rates: BTreeMap::new(),
@@ -135,7 +138,8 @@ impl ColumnReport {
     pub(super) fn examine(&mut self, catalog: &Catalog, block: &Block, row: usize, listed: usize) {
         self.examined += 1;
         let name = || catalog.describe_sample(block.sample(row));
-        let decoded = match value(&block.rows, &self.column, row) {
+        let value = value(&block.rows, &self.column, row);
+        let decoded = match value {
             // A panic is a defect, which the report names like any other refusal.
             Ok(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(bytes)))
                 .unwrap_or_else(|_| {
@@ -150,6 +154,9 @@ impl ColumnReport {
             }
             Err(reason) => {
                 self.refused += 1;
+                if let Some(codec) = value.ok().and_then(|bytes| self.medium.unsupported(bytes)) {
+                    count(&mut self.unsupported, codec, &name);
+                }
                 if self.refusals.len() < listed {
                     self.refusals.push(Refusal { sample: block.sample(row).0, name: name(), reason });
                 }
@@ -213,7 +220,12 @@ impl ColumnReport {
         self.width.merge(other.width);
         self.height.merge(other.height);
         self.seconds.merge(other.seconds);
-        for (mine, theirs) in [(&mut self.warnings, other.warnings), (&mut self.unusual, other.unusual)] {
+        let kinds = [
+            (&mut self.unsupported, other.unsupported),
+            (&mut self.warnings, other.warnings),
+            (&mut self.unusual, other.unusual),
+        ];
+        for (mine, theirs) in kinds {
             for (what, theirs) in theirs {
                 let mine = mine.entry(what).or_default();
                 mine.samples += theirs.samples;
@@ -240,6 +252,13 @@ enum Facts {
 }
 
 impl Medium {
+    fn unsupported(self, bytes: &[u8]) -> Option<&'static str> {
+        match self {
+            Self::Image => None,
+            Self::Audio => unsupported_codec(bytes),
+        }
+    }
+
     fn decode(self, bytes: &[u8]) -> Result<(Facts, Warnings), String> {
         let decoded = match self {
             Self::Image => image(bytes),

@@ -254,8 +254,8 @@ class Dataset:
 
         Returns:
             ``examined``; ``columns``, each with ``refused``, ``refusals`` (``sample``, ``name``, ``reason``),
-            ``formats``, ``rates``, ``width``, ``height``, ``seconds`` and ``unusual``; ``unreadable`` blocks; and
-            ``layout`` with ``advice``. ``feedstock doctor URI --json`` prints the same.
+            ``unsupported`` (codecs that are not decoded), ``formats``, ``rates``, ``width``, ``height``, ``seconds``
+            and ``unusual``; ``unreadable`` blocks; and ``layout`` with ``advice``. ``feedstock doctor URI --json`` prints the same.
 
         Raises:
             ConfigError: ``samples`` or ``threads`` is below 1, or no column holds encoded samples.
