@@ -1,11 +1,12 @@
 //! One column of encoded samples: what is refused, what there is, what is unusual.
 
+use super::decoding::Decoding;
 use super::spread::{Spread, Tally};
 use crate::value::value;
 use feedstock_dataset::{Block, Catalog};
 use feedstock_ops::Warnings;
-use feedstock_ops::audio::{DecodeAudio, decode_mono_warned, read_audio_header, unsupported_codec};
-use feedstock_ops::image::{DecodeImage, decode_rgb_warned, read_header, read_mode};
+use feedstock_ops::audio::{read_audio_header, unsupported_codec};
+use feedstock_ops::image::{read_header, read_mode};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -135,13 +136,18 @@ impl ColumnReport {
     }
 
     /// Decodes one row.
-    pub(super) fn examine(&mut self, catalog: &Catalog, block: &Block, row: usize, listed: usize) {
+    pub(super) fn examine(
+        &mut self,
+        decoding: &mut Decoding,
+        (catalog, block, row): (&Catalog, &Block, usize),
+        listed: usize,
+    ) {
         self.examined += 1;
         let name = || catalog.describe_sample(block.sample(row));
         let value = value(&block.rows, &self.column, row);
         let decoded = match value {
             // A panic is a defect, which the report names like any other refusal.
-            Ok(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(bytes)))
+            Ok(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(decoding, bytes)))
                 .unwrap_or_else(|_| {
                     Err("decoding panicked: a defect in feedstock; please report it".to_owned())
                 }),
@@ -259,27 +265,27 @@ impl Medium {
         }
     }
 
-    fn decode(self, bytes: &[u8]) -> Result<(Facts, Warnings), String> {
+    fn decode(self, decoding: &mut Decoding, bytes: &[u8]) -> Result<(Facts, Warnings), String> {
         let decoded = match self {
-            Self::Image => image(bytes),
-            Self::Audio => audio(bytes),
+            Self::Image => image(decoding, bytes),
+            Self::Audio => audio(decoding, bytes),
         };
         decoded.map_err(|error| error.to_string())
     }
 }
 
-fn image(bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
+fn image(decoding: &mut Decoding, bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
     let (header, mode) = (read_header(bytes)?, read_mode(bytes)?);
-    let (_, _, warnings) = decode_rgb_warned(bytes, &DecodeImage::default())?;
+    let warnings = decoding.image(bytes)?;
     let format = header.format.to_string();
     Ok((Facts::Image { format, mode, width: header.width, height: header.height }, warnings))
 }
 
-fn audio(bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
+fn audio(decoding: &mut Decoding, bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
     let header = read_audio_header(bytes, bytes.len() as u64)?;
-    let (sample_rate, samples, warnings) = decode_mono_warned(bytes, &DecodeAudio::default())?;
-    let seconds = samples.len() as f64 / f64::from(sample_rate.max(1));
-    let (format, channels) = (header.format.to_string(), header.channels);
+    let (samples, warnings) = decoding.audio(bytes)?;
+    let seconds = samples as f64 / f64::from(header.sample_rate.max(1));
+    let (format, sample_rate, channels) = (header.format.to_string(), header.sample_rate, header.channels);
     Ok((Facts::Audio { format, sample_rate, channels, seconds }, warnings))
 }
 
