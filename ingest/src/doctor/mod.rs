@@ -117,8 +117,9 @@ impl Report {
 /// storage fails; `Retryable` after [`DoctorOptions::stop`].
 pub fn examine(dataset: &Dataset, options: &DoctorOptions) -> Result<Report> {
     let config = |message: String| Err(Error::new(ErrorKind::BadConfig, message));
-    if options.threads == 0 || options.samples == Some(0) {
-        return config("samples and threads must be at least 1".to_owned());
+    let counts = [("threads", options.threads == 0), ("samples", options.samples == Some(0))];
+    if let Some((name, _)) = counts.iter().find(|(_, is_zero)| *is_zero) {
+        return config(format!("{name} must be at least 1; got 0"));
     }
     let catalog = dataset.catalog();
     let media: Vec<(String, Medium)> = catalog
