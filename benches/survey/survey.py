@@ -32,7 +32,7 @@ MAX_DECIBELS = -80.0
 # later. In MP4 the last frame's duration gives the part that belongs to the audio clip; ffmpeg 5.1 keeps the rest.
 ALLOWED_PADDING = {"m4a": 1023}
 # Parts of feedstock's errors about codecs that it does not claim to decode.
-UNSUPPORTED = ("is not AAC", "the WAV audio clip holds format", "first stream is not Vorbis")
+UNSUPPORTED = ("which feedstock does not decode", "first stream is not Vorbis")
 SLOWER = 1.5
 LEAST_SECONDS = 0.005
 

@@ -7,6 +7,8 @@ use super::progress::Reporter;
 use super::source::SourceArgs;
 use clap::Args;
 use feedstock_ingest::doctor::{ColumnReport, DoctorOptions, LayoutReport, Report, Spread, examine};
+use feedstock_ingest::{RawOptions, sample_bytes};
+use feedstock_ops::DECODER_MEMORY;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ Examples:
   feedstock doctor s3://bucket/train --samples 10000     # evenly spaced runs of 64 samples, 10,000 in all
   feedstock doctor /data/cv-corpus --split train --json  # one JSON object with all bad samples (--listed)
 
-Every sample is decoded whole with the default limits. Exit codes: 0 every sample decodes · 5 some samples do not
+Every sample is decoded whole, with the default limits of the ops and the memory limit of a run. Exit codes: 0 every sample decodes · 5 some samples do not
 decode; they are listed, and training with on_error=raise would stop at them · others as in `feedstock --help`.";
 
 /// Decode all or some samples of a data set, and report bad samples, unusual values and the quality of the layout.
@@ -32,6 +34,12 @@ pub(crate) struct Command {
     /// Number of samples to read, in evenly spaced runs of 64 [default: all].
     #[arg(long, value_name = "N")]
     samples: Option<NonZeroU64>,
+    /// The `budget_bytes` of the run. A sample may take --decoder-memory and half of it [default: 1 GiB].
+    #[arg(long, value_name = "BYTES")]
+    budget_bytes: Option<u64>,
+    /// The `decoder_memory` of the run [default: 64 MiB].
+    #[arg(long, value_name = "BYTES")]
+    decoder_memory: Option<u64>,
     /// Maximum number of bad samples to list per column. All are counted.
     #[arg(long, value_name = "N", default_value_t = 100)]
     listed: usize,
@@ -45,6 +53,10 @@ impl Command {
         let options = DoctorOptions {
             samples: self.samples.map(NonZeroU64::get),
             threads: common.threads(),
+            sample_bytes: sample_bytes(
+                self.decoder_memory.unwrap_or(DECODER_MEMORY),
+                self.budget_bytes.unwrap_or_else(|| RawOptions::default().budget_bytes),
+            ),
             listed: self.listed,
             progress: Some(Arc::new(move |done, total| shown.tell("decoding", done, Some(total), None))),
             ..DoctorOptions::default()
@@ -114,7 +126,12 @@ fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
             output.fact(name, format!("{min} … {max} {unit}, median {median}, 99th percentile {p99}"))?;
         }
     }
-    for (name, kinds) in [("  warned", &column.warnings), ("  unusual", &column.unusual)] {
+    let kinds = [
+        ("  not decoded", &column.unsupported),
+        ("  warned", &column.warnings),
+        ("  unusual", &column.unusual),
+    ];
+    for (name, kinds) in kinds {
         for (what, kind) in kinds {
             let examples = kind.examples.join(", ");
             output.fact(name, format!("{} {what}: {examples} …", count(kind.samples)))?;

@@ -5,7 +5,7 @@ use crate::open::{Opened, open_or_build, place_hash, place_of};
 use crate::storage::{absolute, hide_urls, resolved, shown};
 use crate::{
     BlockReader, Catalog, DiskCache, Error, IoRuntime, OpenOptions, Result, Selection, SourceSpec, Stop,
-    Storage,
+    Storage, UnsupportedAudio,
 };
 use arrow::record_batch::RecordBatch;
 use datafusion::prelude::SessionContext;
@@ -349,6 +349,20 @@ impl Dataset {
     /// `false` proves nothing: there may be no statistics, or a filter may keep only some of the counted samples.
     pub fn proves_nulls(&self, column: &str) -> bool {
         self.catalog().proves_nulls(column, self.selection().map(Selection::bits))
+    }
+
+    /// Returns the audio clips, selected by the filters, whose codecs are certainly not decoded.
+    ///
+    /// They are known if headers were read for durations when the catalog was built, and if the data set has one column of
+    /// audio. [`UnsupportedAudio::samples`] counts the samples of the whole catalog. `first` has only selected samples and is
+    /// not empty.
+    pub fn unsupported_audio(&self) -> Vec<UnsupportedAudio> {
+        let mut found = self.catalog().unsupported_audio();
+        if let Some(selection) = self.selection() {
+            found.iter_mut().for_each(|codec| codec.first.retain(|sample| selection.contains(*sample)));
+        }
+        found.retain(|codec| !codec.first.is_empty());
+        found
     }
 
     /// Returns the number of samples that the filters keep.

@@ -57,6 +57,7 @@ pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{
     BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Layout, Objects, Progress, ProgressFn,
+    UnsupportedAudio,
 };
 pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};

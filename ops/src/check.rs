@@ -7,7 +7,7 @@ pub(crate) fn check_range(name: &str, [low, high]: [f64; 2], least: f64, most: f
     if low <= high && low >= least && high <= most {
         return Ok(());
     }
-    Err(Error::config(format!("{name} {low}..{high} must be a range within {least} … {most}")))
+    Err(Error::config(format!("{name} must be a range within {least} … {most}; got {low}..{high}")))
 }
 
 /// Checks a probability.

@@ -240,6 +240,15 @@ fn clips() -> Vec<(String, Vec<u8>)> {
     clips
 }
 
+/// Returns an MP3 whose tag counts `frames` frames, far more than the file has.
+fn mp3_counting(frames: u32) -> Vec<u8> {
+    let mut mp3 = golden("audio/44k_stereo_vbr.mp3");
+    let tag = mp3.windows(4).position(|four| four == b"Xing" || four == b"Info").unwrap();
+    assert_eq!(mp3[tag + 7] & 1, 1, "the tag has a count");
+    mp3[tag + 8..tag + 12].copy_from_slice(&frames.to_be_bytes());
+    mp3
+}
+
 /// One test, since others would allocate at the same time.
 #[test]
 fn no_chain_takes_more_than_was_predicted_of_it() {
@@ -252,6 +261,10 @@ fn no_chain_takes_more_than_was_predicted_of_it() {
     }
     for (name, bytes) in clips() {
         AUDIO_CHAINS.iter().for_each(|ops| checked.check(&name, ops, &bytes));
+    }
+    // The frames that are missing become silence, if the op allows it.
+    for ops in ["decode_audio", "decode_audio:max_lost_share=0.9", "decode_audio:max_lost_share=1"] {
+        checked.check("MP3 whose tag counts 8000 frames", ops, &mp3_counting(8000));
     }
     let text = "a text of some words, as a transcript may have them; ".repeat(20_000);
     checked.check("text", "tokenize_chars:\"abcdefghijklmnopqrstuvwxyz ,;\"", text.as_bytes());

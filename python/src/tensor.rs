@@ -153,7 +153,7 @@ impl Tensor {
             }
             Some(0) => {
                 return Err(PyBufferError::new_err(
-                    "stream must not be 0, which is ambiguous; use 1 for the legacy default stream",
+                    "stream must be None or above 0; got 0, which is ambiguous: use 1 for the legacy default stream",
                 ));
             }
             Some(handle) => handle.cast_unsigned(),

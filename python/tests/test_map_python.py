@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -269,6 +270,66 @@ def test_a_forked_child_gets_none_of_the_parents_batches(imagenet):
     command = [sys.executable, "-c", textwrap.dedent(code), str(imagenet)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.splitlines() == ["child got a ForkError", f"parent {list(range(10, 200, 10))}"]
+
+
+def test_close_does_not_wait_for_a_function_that_never_returns(raw, monkeypatch):
+    monkeypatch.setattr("feedstock._ahead._CLOSE", 0.2)
+    begins, held = threading.Event(), threading.Event()
+
+    def stuck(position):
+        if position == 30:
+            begins.set()
+            held.wait()
+        return position
+
+    loader = raw.map_python(lambda batch: batch.position).map_python(stuck).loader()
+    results = iter(loader)
+    assert [next(results) for _ in range(3)] == [0, 10, 20]
+    assert begins.wait(20)
+    begun = time.perf_counter()
+    with pytest.warns(RuntimeWarning, match="map_python: .*stuck.* is still running 0.2 s after"):
+        loader.close()
+    assert time.perf_counter() - begun < 5
+    held.set()
+    assert next(iter(loader)) == 30
+    loader.close()
+
+
+def test_a_process_ends_while_a_function_never_returns(imagenet):
+    import subprocess
+    import sys
+    import textwrap
+
+    code = """
+        import sys, time, feedstock as fs, feedstock._ahead
+        feedstock._ahead._CLOSE = 0.2
+        pipeline = fs.Dataset(sys.argv[1]).columns(["label"]).batch(10)
+        loader = pipeline.map_python(lambda batch: time.sleep(3600) if batch.position else 0).loader()
+        print(next(iter(loader)), flush=True)
+        time.sleep(1)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(imagenet)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "0\n"
+    assert "is still running 0.2 s after its loader was closed" in done.stderr
+
+
+def test_threads_end_with_a_loader_that_is_not_closed(raw):
+    before = set(threading.enumerate())
+
+    def threads():
+        alive = set(threading.enumerate()) - before
+        return [thread for thread in alive if thread.name.startswith("feedstock-map-")]
+
+    loader = raw.map_python(lambda batch: batch.position, num_threads=3).loader()
+    assert next(iter(loader)) == 0
+    assert len(threads()) == 3
+    del loader
+    deadline = time.monotonic() + 20
+    while threads() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.05)
+    assert threads() == []
 
 
 def test_moving_drops_what_was_ahead(raw):

@@ -5,10 +5,11 @@ use crate::{BatchSize, Result};
 use feedstock_dataset::{AudioProbe, OpenOptions, Shuffle, Stop};
 use feedstock_ingest::{RawBatches, RawOptions};
 use feedstock_ops::ChainSpec;
-use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header};
+use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header, unsupported_codec};
 use std::ops::Deref;
 
-/// Reads the duration of an audio clip from its header. [`Dataset::open`] uses it for data sets without durations.
+/// Reads the duration of an audio clip, and the codec if it is not decoded, from its header. [`Dataset::open`] uses it for data
+/// sets without durations.
 ///
 /// ```
 /// use feedstock_trainer_bridge::Dataset;
@@ -33,7 +34,7 @@ use std::ops::Deref;
 /// ```
 pub fn audio_probe() -> AudioProbe {
     let seconds = |head: &[u8], total_bytes| read_audio_header(head, total_bytes).ok()?.seconds();
-    AudioProbe::new(AUDIO_HEADER_VERSION, seconds)
+    AudioProbe::new(AUDIO_HEADER_VERSION, seconds).unsupported(unsupported_codec)
 }
 
 /// An opened data set, the start of a pipeline.

@@ -36,6 +36,7 @@
 
 mod batch;
 mod batch_size;
+mod codecs;
 mod dataset;
 mod ledger;
 mod loader;

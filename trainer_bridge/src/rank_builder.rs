@@ -96,7 +96,8 @@ impl RankBuilder {
     /// ```
     ///
     /// # Errors
-    /// `BadConfig`, before anything runs, for: a chain that does not compile, a column without encoded bytes, a
+    /// `BadConfig`, before anything runs, for: a chain that does not compile, a column without encoded bytes, audio clips
+    /// whose headers state a codec that is not decoded (with [`OnError::Raise`](crate::OnError::Raise)), a
     /// batch larger than the data set (with [`Tail::Drop`]) or smaller than the world size, a budget smaller than a
     /// batch, fewer than 2 slots, or a cursor of another order.
     pub fn start(self) -> Result<RankIterator> {
@@ -134,6 +135,7 @@ impl RankBuilder {
     pub(crate) fn prepare(&self) -> Result<PreparedRank> {
         let pipeline = &self.pipeline;
         pipeline.on_error.check()?;
+        pipeline.check_codecs()?;
         if pipeline.threads == Some(0) {
             return Err(Error::config("threads must be at least 1; got 0"));
         }

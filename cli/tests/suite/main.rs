@@ -3,6 +3,7 @@
 //! All tests are in one program, because each test program would compile and link the same libraries again.
 
 mod commands;
+mod doctor;
 mod errors;
 mod sandbox;
 mod shard;

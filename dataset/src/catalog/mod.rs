@@ -25,6 +25,7 @@ mod probed;
 mod samples;
 mod union;
 mod units;
+mod unsupported;
 
 pub(crate) use added::{Added, FoundIn};
 pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder, VIEW_BYTES, column};
@@ -37,6 +38,8 @@ pub(crate) use probed::Probed;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};
 pub(crate) use union::{DATASET, Part, StoredPart, Union, UnionInput, index};
 pub(crate) use units::{UnitStore, UnitStoreBuilder};
+pub use unsupported::UnsupportedAudio;
+pub(crate) use unsupported::UnsupportedTally;
 
 use crate::{BlockId, Result, SampleId};
 use arrow::datatypes::SchemaRef;
@@ -147,6 +150,8 @@ pub struct Catalog {
     pub(crate) is_resumed: bool,
     /// The probe that read its durations; not part of the identity.
     pub(crate) probed: Probed,
+    /// Audio clips whose codecs are not decoded; not part of the identity. Empty for a union, whose parts have theirs.
+    pub(crate) unsupported: Vec<UnsupportedAudio>,
 }
 
 impl Catalog {

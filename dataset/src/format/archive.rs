@@ -54,7 +54,7 @@ pub(super) async fn seekable(archive: &ObjectRef, with: &Cataloguing<'_>) -> Res
     let Some(folder) = with.archives.map(Path::to_owned) else {
         return Err(Error::config(format!(
             "{}: an archive needs a folder for its seekable copy, and neither FEEDSTOCK_CACHE nor HOME names one; set \
-             OpenOptions::archives",
+             FEEDSTOCK_CACHE to a folder",
             archive.uri
         )));
     };
@@ -222,14 +222,14 @@ impl Failed {
                 ErrorKind::BadConfig,
                 format!(
                     "{uri}: no space in {folder} for its seekable copy, which is as large as its content and leaves {} \
-                     MiB free; free some space, or set FEEDSTOCK_CACHE (OpenOptions::archives) to a larger disk",
+                     MiB free; free some space, or set FEEDSTOCK_CACHE to a folder on a larger disk",
                     SPARE_BYTES / MIB
                 ),
             )
             .with_source(error),
             Self::Write(error) => Error::config(format!(
-                "{uri}: its seekable copy cannot be written in {folder}: {error}; set FEEDSTOCK_CACHE \
-                 (OpenOptions::archives) to another folder"
+                "{uri}: its seekable copy cannot be written in {folder}: {error}; set FEEDSTOCK_CACHE to \
+                 another folder"
             ))
             .with_source(error),
         }

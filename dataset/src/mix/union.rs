@@ -74,6 +74,7 @@ pub(crate) fn union_catalog(what: &str, inputs: Vec<UnionInput>) -> Result<Catal
         listing_notes: None,
         is_resumed: false,
         probed: Probed::Nothing,
+        unsupported: Vec::new(),
         schema,
         null_columns: Vec::new(),
         hashes: joined(&hashes),

@@ -178,6 +178,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         listing,
         is_resumed,
         probed: Probed::Nothing, // yet
+        unsupported: Vec::new(), // yet
     };
     durations::with_durations(catalog, options, &with).await
 }

@@ -24,9 +24,11 @@
 //! up to 192 MiB while reading, then 8 bytes a sample.
 
 use super::options::OpenOptions;
-use super::probe::AudioProbe;
+use super::probe::{AudioProbe, Probe};
 use crate::catalog::columns::bug;
-use crate::catalog::{Added, Catalog, Content, DURATION, Places, Probed, SampleChunk, SampleTable};
+use crate::catalog::{
+    Added, Catalog, Content, DURATION, Places, Probed, SampleChunk, SampleTable, UnsupportedTally,
+};
 use crate::format::Cataloguing;
 use crate::{BlockId, BlockReader, Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::array::{Array, AsArray, Float64Array, Float64Builder};
@@ -97,20 +99,26 @@ pub(crate) async fn with_durations(
         },
         (Some(_), Content::Units { .. } | Content::Union(_)) => return Ok(catalog),
     };
-    let seconds = match &catalog.content {
+    let (seconds, unsupported) = match &catalog.content {
         Content::Located(table) => of_located(&catalog, table, known.as_ref(), probe, with).await?,
         Content::Units { .. } => {
             let columns = catalog.audio.iter().map(|name| catalog.schema.index_of(name));
             let columns = columns.collect::<Result<Vec<_>, _>>().map_err(bug)?;
             let whole = Arc::new(catalog);
-            let seconds = of_units(&whole, columns, probe, with).await?;
+            let found = of_units(&whole, columns, probe, with).await?;
             catalog = Arc::try_unwrap(whole)
                 .map_err(|_| Error::new(ErrorKind::Bug, "a catalog that was read is still in use"))?;
-            seconds
+            found
         }
         Content::Union(_) => return Ok(catalog), // its parts have theirs
     };
     catalog.probed = Probed::By(probe.version);
+    // With several columns of audio, a run may decode another audio clip of the sample than the one that was read.
+    if let [column] = &catalog.audio[..] {
+        catalog.unsupported = unsupported.finish(column);
+    }
+    let notes: Vec<String> = catalog.unsupported.iter().map(|codec| codec.describe(&catalog)).collect();
+    catalog.notes.extend(notes);
     if seconds.null_count() > 0 {
         catalog.notes.push(format!(
             "{} of {} samples have a null duration: they have no audio clip, or its header does not state the duration",
@@ -220,7 +228,7 @@ async fn of_located(
     known: Option<&Float64Array>,
     probe: &AudioProbe,
     with: &Cataloguing<'_>,
-) -> Result<Float64Array> {
+) -> Result<(Float64Array, UnsupportedTally)> {
     let payloads: Vec<usize> =
         (0..catalog.payload.len()).filter(|&p| catalog.audio.contains(&catalog.payload[p])).collect();
     let long_reads = Semaphore::new(LONG_READS);
@@ -242,60 +250,61 @@ async fn of_located(
             probe_clips(catalog.objects.get(run.object), clips, probe, with.storage, &long_reads)
         })
         .buffered(HEAD_READS);
-    let mut seconds = Float64Builder::new();
+    let (mut seconds, mut unsupported) = (Float64Builder::new(), UnsupportedTally::default());
     let mut done = 0;
     while let Some(run) = found.try_next().await? {
-        for told in run {
+        for header in run {
             let own = known.filter(|known| known.is_valid(done)).map(|known| known.value(done));
-            seconds.append_option(own.or(told));
+            seconds.append_option(own.or(header.seconds));
+            unsupported.add(done as u64, header.unsupported);
             done += 1;
         }
         with.options.report("reading the headers of audio clips", done as u64, Some(table.len()));
     }
     drop(found);
-    Ok(seconds.finish())
+    Ok((seconds.finish(), unsupported))
 }
 
-/// Returns the durations of audio clips of one object; `None` for one that is missing.
+/// Reads the headers of audio clips of one object; nothing is known of one that is missing.
 async fn probe_clips(
     object: ObjectRef,
     clips: Vec<Option<Range<u64>>>,
     probe: &AudioProbe,
     storage: &Storage,
     long_reads: &Semaphore,
-) -> Result<Vec<Option<f64>>> {
+) -> Result<Vec<Probe>> {
     let head = |clip: &Range<u64>, most: u64| clip.start..clip.end.min(clip.start + most);
-    let mut seconds = vec![None; clips.len()];
+    let mut found = vec![Probe::default(); clips.len()];
     let there: Vec<(usize, &Range<u64>)> = clips
         .iter()
         .enumerate()
         .filter_map(|(i, clip)| Some((i, clip.as_ref().filter(|clip| clip.start < clip.end)?)))
         .collect();
     if there.is_empty() {
-        return Ok(seconds);
+        return Ok(found);
     }
     let ranges: Vec<Range<u64>> = there.iter().map(|(_, clip)| head(clip, HEAD_BYTES)).collect();
     let heads = storage.read_ranges(&object, &ranges).await?;
     for ((i, clip), head) in there.iter().zip(&heads) {
-        seconds[*i] = probe.seconds(head, clip.end - clip.start);
+        found[*i] = probe.read(head, clip.end - clip.start);
     }
     drop(heads);
     let mut read = HEAD_BYTES;
     for most in LONGER_HEADS_BYTES {
         for (i, clip) in &there {
             let bytes = clip.end - clip.start;
-            if seconds[*i].is_some() || bytes <= read {
+            if found[*i].is_enough() || bytes <= read {
                 continue;
             }
             let _permit = long_reads.acquire().await.map_err(|_| {
                 Error::new(ErrorKind::Bug, "the limit of long reads was closed while it was in use")
             })?;
             let head = storage.read(&object, head(clip, most)).await?;
-            seconds[*i] = probe.seconds(&head, bytes);
+            found[*i] = probe.read(&head, bytes);
         }
         read = most;
     }
-    Ok(seconds)
+    Ok(found)
 }
 
 async fn of_units(
@@ -303,7 +312,7 @@ async fn of_units(
     columns: Vec<usize>,
     probe: &AudioProbe,
     with: &Cataloguing<'_>,
-) -> Result<Float64Array> {
+) -> Result<(Float64Array, UnsupportedTally)> {
     #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
     let blocks = catalog.blocks() as u32;
     let bytes: u64 = (0..blocks).map(|block| catalog.block(BlockId(block)).bytes).sum();
@@ -323,20 +332,23 @@ async fn of_units(
                 let of = |row: usize| {
                     let payloads = rows.columns().iter().map(|c| c.as_binary_view());
                     let clip = payloads.filter(|p| p.is_valid(row)).map(|p| p.value(row)).next()?;
-                    probe.seconds(clip, clip.len() as u64)
+                    Some(probe.read(clip, clip.len() as u64))
                 };
-                Ok::<Vec<Option<f64>>, Error>((0..rows.num_rows()).map(of).collect())
+                Ok::<Vec<Probe>, Error>((0..rows.num_rows()).map(|row| of(row).unwrap_or_default()).collect())
             }
         })
         .buffered(BLOCK_READS);
-    let mut seconds = Float64Builder::new();
+    let (mut seconds, mut unsupported) = (Float64Builder::new(), UnsupportedTally::default());
     let mut done = 0;
     while let Some(block) = read.try_next().await? {
-        done += block.len() as u64;
-        block.into_iter().for_each(|s| seconds.append_option(s));
+        for header in block {
+            seconds.append_option(header.seconds);
+            unsupported.add(done, header.unsupported);
+            done += 1;
+        }
         with.options.report(READING_ALL, done, Some(catalog.samples()));
     }
     drop(read);
     drop(reader);
-    Ok(seconds.finish())
+    Ok((seconds.finish(), unsupported))
 }

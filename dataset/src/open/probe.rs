@@ -7,6 +7,9 @@ use std::sync::Arc;
 /// Returns the duration in seconds, given the first bytes of an audio clip and its whole length.
 type Read = dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync;
 
+/// Returns the name of the codec in the first bytes of an audio clip, if it is not decoded.
+type Unsupported = dyn Fn(&[u8]) -> Option<&'static str> + Send + Sync;
+
 /// Reads the duration of an audio clip, in seconds, from its first bytes. Cheap to clone.
 ///
 /// ```
@@ -32,6 +35,22 @@ type Read = dyn Fn(&[u8], u64) -> Option<f64> + Send + Sync;
 pub struct AudioProbe {
     pub(crate) version: u32,
     read: Arc<Read>,
+    unsupported: Option<Arc<Unsupported>>,
+}
+
+/// What the first bytes of an audio clip state.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Probe {
+    pub(crate) seconds: Option<f64>,
+    /// The name of a codec that is not decoded.
+    pub(crate) unsupported: Option<&'static str>,
+}
+
+impl Probe {
+    /// Whether more bytes would add nothing.
+    pub(crate) fn is_enough(&self) -> bool {
+        self.seconds.is_some() || self.unsupported.is_some()
+    }
 }
 
 impl AudioProbe {
@@ -46,12 +65,22 @@ impl AudioProbe {
     /// If `version` is 0.
     pub fn new(version: u32, read: impl Fn(&[u8], u64) -> Option<f64> + Send + Sync + 'static) -> Self {
         assert!(version > 0, "versions of a probe begin at 1");
-        Self { version, read: Arc::new(read) }
+        Self { version, read: Arc::new(read), unsupported: None }
     }
 
-    /// Returns the duration, if known.
-    pub(crate) fn seconds(&self, head: &[u8], bytes: u64) -> Option<f64> {
-        (self.read)(head, bytes).filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
+    /// Also calls `name` with the first bytes of each audio clip. It returns the name of the codec if that is not decoded.
+    /// The catalog stores the names: see [`Dataset::unsupported_audio`](crate::Dataset::unsupported_audio).
+    ///
+    /// Raise the version when `name` no longer names a codec.
+    #[must_use]
+    pub fn unsupported(self, name: impl Fn(&[u8]) -> Option<&'static str> + Send + Sync + 'static) -> Self {
+        Self { unsupported: Some(Arc::new(name)), ..self }
+    }
+
+    /// Reads the first bytes of an audio clip of `bytes` bytes.
+    pub(crate) fn read(&self, head: &[u8], bytes: u64) -> Probe {
+        let seconds = (self.read)(head, bytes).filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+        Probe { seconds, unsupported: self.unsupported.as_ref().and_then(|name| name(head)) }
     }
 }
 

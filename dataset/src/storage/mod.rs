@@ -125,9 +125,10 @@ impl Storage {
     pub fn new(options: StorageOptions, io: IoRuntime) -> Result<Self> {
         store::check_keys(&options)?;
         if options.deadline.is_zero() || options.stall_timeout.is_zero() || options.max_concurrency == 0 {
-            return Err(Error::config(
-                "storage options: deadline, stall_timeout and max_concurrency must be above zero",
-            ));
+            return Err(Error::config(format!(
+                "storage options: deadline, stall_timeout and max_concurrency must be above 0; got {:?}, {:?} and {}",
+                options.deadline, options.stall_timeout, options.max_concurrency
+            )));
         }
         let environment: Vec<(String, String)> = std::env::vars()
             .filter(|(key, _)| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|cloud| key.starts_with(cloud)))

@@ -1,6 +1,6 @@
 //! `catalog.json`: what a stored catalog consists of, written last.
 
-use crate::catalog::{Catalog, Probed};
+use crate::catalog::{Catalog, Probed, UnsupportedAudio};
 use crate::format;
 use crate::{Error, ErrorKind, Layout, Result, Storage};
 use bytes::Bytes;
@@ -37,6 +37,9 @@ pub(crate) struct Index {
     pub(crate) is_resumed: bool,
     #[serde(default)]
     pub(crate) probed: Probed,
+    /// Absent where headers name no codec that is not decoded, and in catalogs of earlier builds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) unsupported: Vec<UnsupportedAudio>,
     /// Seconds since 1970 at which another catalog replaced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) superseded: Option<u64>,
@@ -82,6 +85,7 @@ impl Index {
             fingerprint: catalog.listing,
             is_resumed: catalog.is_resumed,
             probed: catalog.probed,
+            unsupported: catalog.unsupported.clone(),
             superseded: None,
             base: catalog.objects.base().to_owned(),
             payload: catalog.payload.clone(),

@@ -177,6 +177,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         listing: index.fingerprint,
         is_resumed: index.is_resumed,
         probed: index.probed,
+        unsupported: index.unsupported,
     };
     Ok(Found { catalog, converted: index.version != VERSION || !has_memory })
 }

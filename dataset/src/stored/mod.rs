@@ -79,6 +79,7 @@ mod tests {
             listing_notes: None,
             is_resumed: false,
             probed: Probed::Nothing,
+            unsupported: Vec::new(),
             null_columns: Vec::new(),
             hashes: DataHashes { identity: 7, blocks: 7, legacy: 7 },
             listing: 1,

@@ -1,6 +1,7 @@
 //! Which samples are read, block by block, and the pieces of work that the threads take.
 
 use super::column::ColumnReport;
+use super::decoding::Decoding;
 use feedstock_dataset::{Block, BlockId, Catalog, EpochOrder, Position, SampleId};
 use std::sync::Arc;
 
@@ -17,10 +18,16 @@ pub(super) struct Chunk {
 
 impl Chunk {
     /// Decodes every payload column of every row.
-    pub(super) fn examine(&self, catalog: &Catalog, listed: usize, columns: &mut [ColumnReport]) {
+    pub(super) fn examine(
+        &self,
+        decoding: &mut Decoding,
+        catalog: &Catalog,
+        listed: usize,
+        columns: &mut [ColumnReport],
+    ) {
         for column in columns {
             for row in &self.rows {
-                column.examine(catalog, &self.block, *row, listed);
+                column.examine(decoding, (catalog, &self.block, *row), listed);
             }
         }
     }

@@ -1,11 +1,12 @@
 //! One column of encoded samples: what is refused, what there is, what is unusual.
 
+use super::decoding::Decoding;
 use super::spread::{Spread, Tally};
 use crate::value::value;
 use feedstock_dataset::{Block, Catalog};
 use feedstock_ops::Warnings;
-use feedstock_ops::audio::{DecodeAudio, decode_mono_warned, read_audio_header};
-use feedstock_ops::image::{DecodeImage, decode_rgb_warned, read_header, read_mode};
+use feedstock_ops::audio::{read_audio_header, unsupported_codec};
+use feedstock_ops::image::{read_header, read_mode};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -51,7 +52,7 @@ pub struct Refusal {
     pub reason: String,
 }
 
-/// Samples that decode, and that a person should know of.
+/// Samples of one kind that a person should know of.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Unusual {
     /// How many.
@@ -72,6 +73,8 @@ pub struct ColumnReport {
     pub refused: u64,
     /// The first of the refused samples.
     pub refusals: Vec<Refusal>,
+    /// Refused audio clips whose codec is recognised and not decoded, by its name: `ALAC`.
+    pub unsupported: BTreeMap<String, Unusual>,
     /// Number of samples per file format.
     pub formats: BTreeMap<String, u64>,
     /// Number of images per stored colour mode, named as in Pillow: `RGB`, `L`, `CMYK`, `P` …
@@ -105,6 +108,7 @@ impl ColumnReport {
             examined: 0,
             refused: 0,
             refusals: Vec::new(),
+            unsupported: BTreeMap::new(),
             formats: BTreeMap::new(),
             modes: BTreeMap::new(),
             rates: BTreeMap::new(),
@@ -132,12 +136,18 @@ impl ColumnReport {
     }
 
     /// Decodes one row.
-    pub(super) fn examine(&mut self, catalog: &Catalog, block: &Block, row: usize, listed: usize) {
+    pub(super) fn examine(
+        &mut self,
+        decoding: &mut Decoding,
+        (catalog, block, row): (&Catalog, &Block, usize),
+        listed: usize,
+    ) {
         self.examined += 1;
         let name = || catalog.describe_sample(block.sample(row));
-        let decoded = match value(&block.rows, &self.column, row) {
+        let value = value(&block.rows, &self.column, row);
+        let decoded = match value {
             // A panic is a defect, which the report names like any other refusal.
-            Ok(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(bytes)))
+            Ok(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(decoding, bytes)))
                 .unwrap_or_else(|_| {
                     Err("decoding panicked: a defect in feedstock; please report it".to_owned())
                 }),
@@ -150,6 +160,9 @@ impl ColumnReport {
             }
             Err(reason) => {
                 self.refused += 1;
+                if let Some(codec) = value.ok().and_then(|bytes| self.medium.unsupported(bytes)) {
+                    count(&mut self.unsupported, codec, &name);
+                }
                 if self.refusals.len() < listed {
                     self.refusals.push(Refusal { sample: block.sample(row).0, name: name(), reason });
                 }
@@ -213,7 +226,12 @@ impl ColumnReport {
         self.width.merge(other.width);
         self.height.merge(other.height);
         self.seconds.merge(other.seconds);
-        for (mine, theirs) in [(&mut self.warnings, other.warnings), (&mut self.unusual, other.unusual)] {
+        let kinds = [
+            (&mut self.unsupported, other.unsupported),
+            (&mut self.warnings, other.warnings),
+            (&mut self.unusual, other.unusual),
+        ];
+        for (mine, theirs) in kinds {
             for (what, theirs) in theirs {
                 let mine = mine.entry(what).or_default();
                 mine.samples += theirs.samples;
@@ -240,27 +258,34 @@ enum Facts {
 }
 
 impl Medium {
-    fn decode(self, bytes: &[u8]) -> Result<(Facts, Warnings), String> {
+    fn unsupported(self, bytes: &[u8]) -> Option<&'static str> {
+        match self {
+            Self::Image => None,
+            Self::Audio => unsupported_codec(bytes),
+        }
+    }
+
+    fn decode(self, decoding: &mut Decoding, bytes: &[u8]) -> Result<(Facts, Warnings), String> {
         let decoded = match self {
-            Self::Image => image(bytes),
-            Self::Audio => audio(bytes),
+            Self::Image => image(decoding, bytes),
+            Self::Audio => audio(decoding, bytes),
         };
         decoded.map_err(|error| error.to_string())
     }
 }
 
-fn image(bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
+fn image(decoding: &mut Decoding, bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
     let (header, mode) = (read_header(bytes)?, read_mode(bytes)?);
-    let (_, _, warnings) = decode_rgb_warned(bytes, &DecodeImage::default())?;
+    let warnings = decoding.image(bytes)?;
     let format = header.format.to_string();
     Ok((Facts::Image { format, mode, width: header.width, height: header.height }, warnings))
 }
 
-fn audio(bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
+fn audio(decoding: &mut Decoding, bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
     let header = read_audio_header(bytes, bytes.len() as u64)?;
-    let (sample_rate, samples, warnings) = decode_mono_warned(bytes, &DecodeAudio::default())?;
-    let seconds = samples.len() as f64 / f64::from(sample_rate.max(1));
-    let (format, channels) = (header.format.to_string(), header.channels);
+    let (samples, warnings) = decoding.audio(bytes)?;
+    let seconds = samples as f64 / f64::from(header.sample_rate.max(1));
+    let (format, sample_rate, channels) = (header.format.to_string(), header.sample_rate, header.channels);
     Ok((Facts::Audio { format, sample_rate, channels, seconds }, warnings))
 }
 

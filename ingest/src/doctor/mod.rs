@@ -3,11 +3,13 @@
 //! ```text
 //! positions (all, or evenly spaced runs) ─▶ blocks ─▶ chunks of ≤ 64 rows ─▶ CPU threads: decode ─▶ Report
 //! ```
-//! Every payload column is decoded whole, with the default limits of `decode_image` and `decode_audio`. Decoding runs
-//! on separate threads; a block in memory is at most `FETCHES` times the size of a block.
+//! Every payload column is decoded whole, with the default limits of `decode_image` and `decode_audio`, and with the limit of a
+//! run on the working memory of one sample. Decoding runs on separate threads; a block in memory is at most `FETCHES` times the
+//! size of a block.
 
 mod chunks;
 mod column;
+mod decoding;
 mod layout;
 mod spread;
 
@@ -15,11 +17,15 @@ pub use column::{ColumnReport, Refusal, Unusual};
 pub use layout::{LabelMixing, LayoutReport};
 pub use spread::Spread;
 
+use crate::raw::RawOptions;
+use crate::run::job::sample_bytes;
 use crate::threads::default_threads;
 use crate::{Error, ErrorKind, Result};
 use chunks::Chunk;
 use column::Medium;
+use decoding::Decoding;
 use feedstock_dataset::{Dataset, Shuffle};
+use feedstock_ops::DECODER_MEMORY;
 use futures::StreamExt;
 use layout::Labels;
 use serde::Serialize;
@@ -39,6 +45,9 @@ pub struct DoctorOptions {
     pub samples: Option<u64>,
     /// CPU threads, at least 1; default: [`default_threads`], the rank's share of the machine.
     pub threads: usize,
+    /// A sample that takes more working memory is refused, as in a run. Default: [`sample_bytes`] of the defaults of a run, a
+    /// `decoder_memory` of 64 MiB and `budget_bytes` of 1 GiB, which are 576 MiB.
+    pub sample_bytes: u64,
     /// Refused samples listed by name, per column; default 100. All are counted.
     pub listed: usize,
     /// Receives the progress; default none.
@@ -49,7 +58,14 @@ pub struct DoctorOptions {
 
 impl Default for DoctorOptions {
     fn default() -> Self {
-        Self { samples: None, threads: default_threads(), listed: 100, progress: None, stop: Arc::default() }
+        Self {
+            samples: None,
+            threads: default_threads(),
+            sample_bytes: sample_bytes(DECODER_MEMORY, RawOptions::default().budget_bytes),
+            listed: 100,
+            progress: None,
+            stop: Arc::default(),
+        }
     }
 }
 
@@ -119,8 +135,9 @@ impl Report {
 /// storage fails; `Retryable` after [`DoctorOptions::stop`].
 pub fn examine(dataset: &Dataset, options: &DoctorOptions) -> Result<Report> {
     let config = |message: String| Err(Error::new(ErrorKind::BadConfig, message));
-    if options.threads == 0 || options.samples == Some(0) {
-        return config("samples and threads must be at least 1".to_owned());
+    let counts = [("threads", options.threads == 0), ("samples", options.samples == Some(0))];
+    if let Some((name, _)) = counts.iter().find(|(_, is_zero)| *is_zero) {
+        return config(format!("{name} must be at least 1; got 0"));
     }
     let catalog = dataset.catalog();
     let media: Vec<(String, Medium)> = catalog
@@ -174,10 +191,10 @@ fn decode(
 ) -> Result<(Findings, Vec<Unreadable>)> {
     let (send, receive) = crossbeam_channel::bounded::<Chunk>(options.threads);
     let examined = AtomicU64::new(0);
-    let work = || {
+    let work = |mut decoding: Decoding| {
         let mut findings = Findings::new(media);
         for chunk in receive.clone() {
-            chunk.examine(dataset.catalog(), options.listed, &mut findings.columns);
+            chunk.examine(&mut decoding, dataset.catalog(), options.listed, &mut findings.columns);
             findings.labels.add(&chunk);
             let rows = chunk.rows.len() as u64;
             let done = examined.fetch_add(rows, Ordering::Relaxed) + rows;
@@ -187,8 +204,12 @@ fn decode(
         }
         findings
     };
+    let decoders =
+        (0..options.threads).map(|_| Decoding::new(options.sample_bytes)).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.threads).map(|_| scope.spawn(work)).collect();
+        let work = &work;
+        let threads: Vec<_> =
+            decoders.into_iter().map(|decoding| scope.spawn(move || work(decoding))).collect();
         let unreadable = futures::executor::block_on(fetch(dataset, total, &options.stop, |chunk| {
             // The threads end only when `send` is dropped.
             let _taken = send.send(chunk);

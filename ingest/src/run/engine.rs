@@ -35,7 +35,7 @@ impl Engine {
     /// `BadConfig` for no threads; `Retryable` where the system has no thread left.
     pub fn new(threads: usize) -> Result<Self> {
         if threads == 0 {
-            return Err(Error::config("threads must be at least 1"));
+            return Err(Error::config("threads must be at least 1; got 0"));
         }
         Ok(Self { share: Pool::shared(threads)?.share(threads), decoder_memory: DECODER_MEMORY })
     }

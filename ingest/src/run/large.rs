@@ -223,12 +223,17 @@ pub(crate) fn advice(kind: ErrorKind, own: &str) -> &str {
 
 /// Returns the error about a sample that needs more than any sample may take.
 pub(crate) fn too_large(name: &str, working: u64, most: u64) -> Error {
-    Error::bad_sample(format!(
-        "{name}: decoding it takes up to {:.1} MiB of memory, over {:.1} MiB (decoder_memory and half of budget_bytes); \
-         raise decoder_memory or budget_bytes, or set on_error=skip",
+    Error::bad_sample(format!("{name}: {}, or set on_error=skip", over_limit(working, most)))
+}
+
+/// Returns what is wrong with such a sample, and what to do.
+pub(crate) fn over_limit(working: u64, most: u64) -> String {
+    format!(
+        "decoding it takes up to {:.1} MiB of memory, over {:.1} MiB (decoder_memory and half of budget_bytes); raise \
+         decoder_memory or budget_bytes",
         mib(working),
         mib(most)
-    ))
+    )
 }
 
 #[cfg(test)]

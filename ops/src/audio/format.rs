@@ -1,5 +1,6 @@
 //! The formats of audio files, and the error about bytes in none of them.
 
+use super::unsupported::{unsupported, unsupported_codec};
 use feedstock_base::Error;
 
 /// An audio clip's file format and codec.
@@ -18,6 +19,8 @@ pub enum AudioFormat {
     Wav,
     /// AAC in MP4 (M4A) or ADTS.
     Aac,
+    /// A codec in MP4 that is not decoded, by its name.
+    Unsupported(&'static str),
 }
 
 impl std::fmt::Display for AudioFormat {
@@ -29,12 +32,16 @@ impl std::fmt::Display for AudioFormat {
             Self::Opus => "Opus",
             Self::Wav => "WAV",
             Self::Aac => "AAC",
+            Self::Unsupported(codec) => codec,
         })
     }
 }
 
-/// Returns the error about bytes that are in none of the formats.
+/// Returns the error about bytes that are in none of the formats. It names their codec if that is recognised.
 pub(super) fn unknown(bytes: &[u8]) -> Error {
+    if let Some(codec) = unsupported_codec(bytes) {
+        return unsupported(codec);
+    }
     Error::bad_sample(format!(
         "{} bytes starting with {:02x?} are no MP3, FLAC, Ogg, WAV, M4A or AAC",
         bytes.len(),

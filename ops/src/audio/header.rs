@@ -14,7 +14,7 @@
 use super::decode::DecodeAudio;
 use super::decode::adts::{AdtsHeader, FRAME_SAMPLES};
 use super::decode::flac_format::StreamInfo;
-use super::decode::mp4::Mp4Header;
+use super::decode::mp4::{Mp4Header, codec_in_mp4};
 use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
 use super::decode::ogg::OggHeader;
 use super::decode::ogg_pages::first_stream;
@@ -63,13 +63,15 @@ pub fn leading_tag_bytes(head: &[u8]) -> u64 {
 }
 
 /// Raised when [`read_audio_header`] returns another duration for the same audio clip. Durations in stored catalogs are then
-/// read again. 2: AAC of the encoder FAAC is shorter by the encoder's delay.
+/// read again, and with them the codecs that are not decoded: raise it also when [`unsupported_codec`](super::unsupported_codec)
+/// no longer names one. 2: AAC of the encoder FAAC is shorter by the encoder's delay.
 pub const AUDIO_HEADER_VERSION: u32 = 2;
 
 /// Reads the header in `head`, the first bytes of an audio clip of `total_bytes`. Nothing is decoded.
 ///
 /// `head` must have at least 4 KiB after the [`leading_tag_bytes`] (with `total_bytes` minus the bytes left out), or the whole
-/// audio clip. The header is not checked against the content: decoding does that.
+/// audio clip. The header is not checked against the content: decoding does that. The header of an MP4 is read for every codec,
+/// also one that is not decoded ([`AudioFormat::Unsupported`]).
 ///
 /// ```
 /// use feedstock_ops::audio::{AudioFormat, read_audio_header};
@@ -124,7 +126,8 @@ pub fn read_audio_header(head: &[u8], total_bytes: u64) -> Result<AudioHeader> {
                 Mp4Header::parse(clip).unwrap_or_default();
             let samples = (samples > 0).then(|| samples.saturating_sub(delay));
             let exact = samples.is_some() && (delay_is_known || whole);
-            return Ok(AudioHeader { format: AudioFormat::Aac, sample_rate, channels, samples, exact });
+            let format = codec_in_mp4(clip).map_or(AudioFormat::Aac, AudioFormat::Unsupported);
+            return Ok(AudioHeader { format, sample_rate, channels, samples, exact });
         }
     };
     if header.sample_rate == 0 || header.channels == 0 {

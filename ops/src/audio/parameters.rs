@@ -43,7 +43,7 @@ pub(crate) fn check_seconds(seconds: f64) -> Result<()> {
     if seconds > 0.0 && seconds <= MAX_SECONDS {
         return Ok(());
     }
-    Err(Error::config(format!("seconds {seconds} must be above 0 and at most {MAX_SECONDS}")))
+    Err(Error::config(format!("seconds must be above 0 and at most {MAX_SECONDS}; got {seconds}")))
 }
 
 /// Returns the number of samples nearest to `seconds` (checked), at least one.

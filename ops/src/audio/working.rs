@@ -11,7 +11,8 @@
 //! | blocks of the decoder, its tables, spectra | 4 MiB |
 //!
 //! Bytes that claim more samples than the header states are found while they are decoded: [`Scope::Most`] takes the limits of
-//! `decode_audio` instead of those of the header, and of MPEG audio at most what its bytes can hold.
+//! `decode_audio` instead of those of the header, and of MPEG audio at most what its bytes can hold and the silence of lost
+//! frames.
 
 use std::borrow::Cow;
 
@@ -84,14 +85,18 @@ impl Claim {
         stated.saturating_add(stated / SLACK_SHARE).saturating_add(SLACK_SAMPLES)
     }
 
-    /// What the bytes can hold, whatever the header states.
-    fn most_samples(&self) -> u64 {
+    /// What the bytes can hold, whatever the header states. Frames that the tag of an MP3 counts and the file lacks become
+    /// silence, up to `max_lost_share` of all samples.
+    fn most_samples(&self, max_lost_share: f64) -> u64 {
         let of_a_byte = match self.container {
             Container::Mpeg => MOST_MPEG_SAMPLES_A_BYTE,
             Container::Adts => MOST_ADTS_SAMPLES_A_BYTE,
             _ => return u64::MAX,
         };
-        self.bytes.saturating_mul(of_a_byte).saturating_add(SLACK_SAMPLES)
+        let held = self.bytes.saturating_mul(of_a_byte);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturation is meant")]
+        let with_silence = (held as f64 / (1.0 - max_lost_share)).ceil() as u64;
+        held.saturating_add(SLACK_SAMPLES).max(self.stated_samples().min(with_silence))
     }
 }
 
@@ -119,7 +124,8 @@ pub(super) fn within_memory<'a>(
 impl Stages {
     /// Returns the most samples of an audio clip.
     fn samples(&self, claim: &Claim, scope: Scope) -> u64 {
-        let most = most_samples(&self.decode, claim.header.sample_rate).min(claim.most_samples());
+        let most = most_samples(&self.decode, claim.header.sample_rate)
+            .min(claim.most_samples(self.decode.max_lost_share));
         match scope {
             Scope::Most => most,
             Scope::Stated => claim.stated_samples().min(most),

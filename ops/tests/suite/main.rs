@@ -54,3 +54,5 @@ mod sql;
 mod text;
 #[cfg(feature = "audio")]
 mod unproven_ends;
+#[cfg(feature = "audio")]
+mod unsupported_codecs;

@@ -5,15 +5,23 @@
 
 Every function has a separate pool with its number of threads. A pool starts on batches in the loader's order, so a
 function with one thread runs serially and in order, for any number of threads of the others.
+
+The threads are daemons, unlike those of ``ThreadPoolExecutor``, which Python joins at its exit without a limit. A
+function that never returns would keep ``close()`` and the process waiting. ``close()`` waits for at most 10 s and then
+warns.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedstock import _device
@@ -26,6 +34,9 @@ _LOOK_UP = 0.005
 
 # Seconds after which a wait for a function is counted, so that counters grow during the wait.
 _COUNTED = 0.5
+
+# Seconds that close() waits for functions that are running.
+_CLOSE = 10.0
 
 # The line that a warning about a long wait names: above next() here, Loader._next and the iterator.
 _STACKLEVEL = 4
@@ -46,6 +57,75 @@ class _Pending(NamedTuple):
         return self.stages[-1]
 
 
+# A future, and the call that gives its result.
+_Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...]]
+
+
+class _Pool:
+    """Threads that run one function, on batches in order."""
+
+    def __init__(self, number: int, threads: int) -> None:
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(
+                target=_work, args=(self._tasks,), name=f"feedstock-map-{number}_{thread}", daemon=True
+            )
+            for thread in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+        # The threads do not keep the pool alive, so they also end with a loader that is not closed.
+        self._end = weakref.finalize(self, _end, self._tasks, threads, os.getpid())
+        self._end.atexit = False
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._tasks.put((future, call, arguments))
+        return future
+
+    def end(self) -> None:
+        """Cancels the calls that have not begun. The threads end after those that run."""
+        self._end()
+
+    def join(self, until: float) -> bool:
+        """Waits for the threads until ``until``, of ``time.monotonic``. Returns whether all have ended."""
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in others)
+
+
+def _work(tasks: SimpleQueue[_Task | None]) -> None:
+    while (task := tasks.get()) is not None:
+        _call(*task)
+        del task  # a batch must not stay alive until the next one
+
+
+def _call(future: Future[Any], call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call(*arguments)
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _end(tasks: SimpleQueue[_Task | None], threads: int, process: int) -> None:
+    if os.getpid() != process:
+        return  # a fork has none of the threads
+    while True:
+        try:
+            task = tasks.get_nowait()
+        except Empty:
+            break
+        if task is not None:
+            task[0].cancel()
+    for _ in range(threads):
+        tasks.put(None)
+
+
 class Ahead:
     """The batches on which functions run, in order. They are not delivered yet."""
 
@@ -59,7 +139,7 @@ class Ahead:
         self._pending: deque[_Pending] = deque()
         self._taken: tuple[int, int] | None = None  # from the library, and not pending yet
         self._ended = False  # no batch comes after those pending: the epoch's end, or an error
-        self._pools: list[ThreadPoolExecutor] = []  # by function, once there is a batch
+        self._pools: list[_Pool] = []  # by function, once there is a batch
         self._process = os.getpid()
         # Every thread of every function has a batch, and one result waits.
         self.depth = sum(threads for _, threads in self._functions) + 1
@@ -119,10 +199,7 @@ class Ahead:
 
     def _submit(self, batch: _feedstock.Batch) -> None:
         if not self._pools:
-            self._pools = [
-                ThreadPoolExecutor(threads, thread_name_prefix=f"feedstock-map-{number}")
-                for number, (_, threads) in enumerate(self._functions)
-            ]
+            self._pools = [_Pool(number, threads) for number, (_, threads) in enumerate(self._functions)]
         place = (batch.epoch, batch.position)
         # Results are used on the caller's stream, and torch's current stream differs between threads.
         stream = _device.consumer_stream(self.ordinal)
@@ -166,8 +243,22 @@ class Ahead:
         self._ended = False
 
     def close(self) -> None:
-        """Ends the threads. The next batch starts new ones."""
-        if os.getpid() == self._process:
-            for pool in self._pools:
-                pool.shutdown(wait=True, cancel_futures=True)
-        self._pools = []
+        """Ends the threads. The next batch starts new ones.
+
+        Waits up to 10 s for functions that are running. After that it warns, and their results are discarded.
+        """
+        pools, self._pools = self._pools, []
+        if os.getpid() != self._process:
+            return
+        for pool in pools:
+            pool.end()
+        until = time.monotonic() + _CLOSE
+        for pool, (function, _) in zip(pools, self._functions, strict=True):
+            if not pool.join(until):
+                warnings.warn(
+                    f"map_python: {function!r} is still running {_CLOSE:g} s after its loader was closed; its result "
+                    "is discarded",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+                return

@@ -244,8 +244,8 @@ class Dataset:
     ) -> dict[str, Any]:
         """Decodes the samples and reports those that are bad or unusual, and the quality of the layout.
 
-        Every column of encoded samples is decoded completely, with the default limits. Samples that cannot be decoded
-        are part of the report, not exceptions.
+        Every column of encoded samples is decoded completely, with the default limits, ``decoder_memory`` and
+        ``budget_bytes``. Samples that cannot be decoded are part of the report, not exceptions.
 
         Args:
             samples: Number of samples to read, in evenly spaced runs of 64; default all.
@@ -254,8 +254,9 @@ class Dataset:
 
         Returns:
             ``examined``; ``columns``, each with ``refused``, ``refusals`` (``sample``, ``name``, ``reason``),
-            ``formats``, ``rates``, ``width``, ``height``, ``seconds`` and ``unusual``; ``unreadable`` blocks; and
-            ``layout`` with ``advice``. ``feedstock doctor URI --json`` prints the same.
+            ``unsupported`` (codecs that are not decoded), ``formats``, ``rates``, ``width``, ``height``, ``seconds``
+            and ``unusual``; ``unreadable`` blocks; and ``layout`` with ``advice``. ``feedstock doctor URI --json``
+            prints the same.
 
         Raises:
             ConfigError: ``samples`` or ``threads`` is below 1, or no column holds encoded samples.

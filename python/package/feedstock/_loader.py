@@ -410,7 +410,8 @@ class Loader:
     def close(self) -> None:
         """Stops reading and decoding, and frees all memory except that of batches that are still held.
 
-        The position is kept: iterating again starts there.
+        The position is kept: iterating again starts there. Functions of ``map_python`` that are running are waited
+        for, up to 10 s.
         """
         if self._undelivered() is not None:
             self._go(self._state()[2])

@@ -82,7 +82,8 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         pipeline = self.pipelines["train"]
         if pipeline is None or isinstance(pipeline, Sequence):
             raise ConfigError(
-                "train must be one pipeline, for Trainer.fit: FeedstockDataModule(train=pipeline)"
+                "train must be one pipeline, for Trainer.fit: FeedstockDataModule(train=pipeline); got "
+                f"{type(pipeline).__name__}"
             )
         if self.train_loader is None or self._trainer_of_loader is not self.trainer:
             rank, world_size = self._coordinates()

@@ -175,3 +175,34 @@ fn a_clip_without_a_duration_cannot_be_bucketed_and_is_named() {
     let known = dataset.filter("duration is not null").unwrap();
     assert_eq!(start(known).unwrap().map(|batch| batch.unwrap().len()).sum::<usize>(), 4);
 }
+
+/// Returns a WAV that claims to hold IMA ADPCM.
+fn adpcm() -> Vec<u8> {
+    let mut bytes = wav(4000, 0);
+    bytes[20..22].copy_from_slice(&0x11u16.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn codecs_that_are_not_decoded_are_named_before_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), &[("first.wav", Some(adpcm())), ("second.wav", Some(adpcm()))]);
+    let alone = open_split(dir.path(), "train");
+    let both = Dataset::concat(vec![alone.clone().named("once"), alone.clone().named("again")]).unwrap();
+    for (dataset, name) in [(alone.clone(), "first.wav"), (both, "again: ")] {
+        let notes = dataset.catalog().notes().join("\n");
+        assert!(notes.contains("2 audio clips are of the codec IMA ADPCM, which is not decoded"), "{notes}");
+        let error = pipeline(dataset.clone()).rank(Rank::new(0, 1)).start().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadConfig);
+        for part in ["IMA ADPCM (", name, "on_error=skip"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        let skipping = pipeline(dataset).on_error(OnError::Skip { max_fraction: 0.5 });
+        assert!(skipping.rank(Rank::new(0, 1)).start().unwrap().all(|batch| batch.is_ok()));
+    }
+    let one = alone.clone().filter("path NOT LIKE '%first.wav'").unwrap();
+    let error = pipeline(one).rank(Rank::new(0, 1)).start().unwrap_err();
+    assert!(error.to_string().contains("second.wav") && !error.to_string().contains("first.wav"), "{error}");
+    let none = alone.filter("path NOT LIKE '%.wav'").unwrap();
+    assert!(pipeline(none).rank(Rank::new(0, 1)).start().unwrap().all(|batch| batch.is_ok()));
+}

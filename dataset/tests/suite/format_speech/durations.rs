@@ -281,3 +281,40 @@ async fn missing_and_empty_clips_have_no_duration() {
     assert_eq!(floats(&rows, "duration"), [Some(1.5), None, None, None]);
     assert_eq!(payloads(&rows, "audio")[1..3], [Some(Vec::new()), None]);
 }
+
+/// The codecs that are not decoded are counted by the headers that are read for durations, and stored.
+#[tokio::test]
+async fn codecs_that_are_not_decoded_are_counted_and_stored() {
+    for layout in ["folder", "parquet", "webdataset"] {
+        let (root, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(layout, root.path());
+        let asked = Arc::new(AtomicU64::new(0));
+        let open = async || {
+            let counter = Arc::clone(&asked);
+            let (probe, _) = probe();
+            let probe = probe.unsupported(move |head| {
+                counter.fetch_add(1, Ordering::Relaxed);
+                let seconds =
+                    f64::from_le_bytes(head.strip_prefix(&clip(0, 0.0)[..4])?.get(..8)?.try_into().ok()?);
+                (seconds < 10.0).then_some("ALAC")
+            });
+            let store = CatalogStore::Cache(cache.path().into());
+            let options = OpenOptions { audio_probe: Some(probe), ..options(store) };
+            Dataset::open_with(path(root.path()), options).await.unwrap()
+        };
+        let dataset = open().await;
+        let seconds = floats(&all_rows(&dataset).await, "duration");
+        let short = seconds.iter().flatten().filter(|seconds| **seconds < 10.0).count() as u64;
+        let found = dataset.unsupported_audio();
+        let [alac] = &found[..] else { panic!("{layout}: {found:?}") };
+        assert_eq!((alac.codec.as_str(), alac.samples), ("ALAC", short), "{layout}");
+        assert!(short > 0 && short < 50 && alac.first.len() as u64 == short, "{layout}: {alac:?}");
+        let before = asked.load(Ordering::Relaxed);
+        let stored = open().await;
+        assert_eq!((stored.unsupported_audio(), asked.load(Ordering::Relaxed)), (found, before), "{layout}");
+        let note = format!("{short} audio clips are of the codec ALAC, which is not decoded: ");
+        assert!(stored.catalog().notes().iter().any(|own| own.starts_with(&note)), "{layout}");
+        let long = stored.filter("duration >= 10").await.unwrap();
+        assert!(long.unsupported_audio().is_empty(), "{layout}");
+    }
+}

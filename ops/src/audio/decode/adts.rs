@@ -13,6 +13,7 @@ use super::mpeg::Trim;
 use super::options::DecodeAudio;
 use super::{faac, stream};
 use crate::audio::format::{AudioFormat, unknown};
+use crate::audio::unsupported::unsupported;
 use feedstock_base::Result;
 
 /// The samples of every AAC frame.
@@ -57,6 +58,11 @@ impl AdtsHeader {
         faac::delay(frame.get(self.header_bytes..end).unwrap_or_default())
     }
 
+    /// Returns the codec's name, if it is not decoded.
+    pub(in crate::audio) fn unsupported_codec(&self) -> Option<&'static str> {
+        (self.channels > 2).then_some("AAC of more than two channels")
+    }
+
     fn same_stream(&self, other: &Self) -> bool {
         (self.sample_rate, self.channels) == (other.sample_rate, other.channels)
     }
@@ -65,6 +71,9 @@ impl AdtsHeader {
 pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
     let format = AudioFormat::Aac;
     let Some(first) = AdtsHeader::parse(bytes) else { return Err(unknown(bytes)) };
+    if let Some(codec) = first.unsupported_codec() {
+        return Err(unsupported(codec));
+    }
     op.check_header(format, first.sample_rate, first.channels)?;
     let reader = AdtsReader::try_new(stream::source(Cursor::new(bytes)), FormatOptions::default())
         .map_err(|error| stream::refused(format, &error))?;

@@ -14,12 +14,13 @@ use symphonia::default::formats::IsoMp4Reader;
 
 use super::adts::RATES;
 use super::decoded::Decoded;
-use super::mp4_boxes::{be32, boxes, inside};
+use super::mp4_boxes::{all, be32, boxes, inside};
 use super::mpeg::Trim;
 use super::options::DecodeAudio;
 use super::stream::{self, Track};
 use super::{faac, mp4_tables};
 use crate::audio::format::AudioFormat;
+use crate::audio::unsupported::unsupported;
 use feedstock_base::{Error, Result};
 
 /// The first audio track's header.
@@ -82,16 +83,84 @@ impl Mp4Header {
     }
 }
 
-/// Returns sample rate and channels of an AudioSpecificConfig (ISO 14496-3), inside its nested descriptors.
-fn aac_config(mut bytes: &[u8]) -> Option<(u32, u32)> {
-    bytes = bytes.get(4..)?;
-    // The stream's, the decoder's and the codec's descriptor, each with fields before the next.
-    for (wanted, fields) in [(3, 3), (4, 13), (5, 0)] {
-        let (&kind, rest) = bytes.split_first()?;
-        // Seven bits of the length per byte, and a bit that is set if more follow.
-        let length_bytes = 1 + rest.iter().take(3).take_while(|byte| **byte & 0x80 != 0).count();
-        bytes = rest.get(length_bytes + fields..).filter(|_| kind == wanted)?;
+/// Returns the name of the first audio track's codec, if it is not decoded.
+pub(in crate::audio) fn codec_in_mp4(head: &[u8]) -> Option<&'static str> {
+    let media = all(head, &[b"moov", b"trak", b"mdia"]);
+    let is_audio =
+        |media: &&&[u8]| inside(media, &[b"hdlr"]).is_some_and(|handler| handler.get(8..12) == Some(b"soun"));
+    let entry = inside(media.iter().find(is_audio)?, &[b"minf", b"stbl", b"stsd"])?.get(8..)?;
+    Some(match entry.get(4..8)?.first_chunk::<4>()? {
+        b"mp4a" => return inside(entry.get(36..)?, &[b"esds"]).and_then(codec_of_mp4a),
+        b"alac" => "ALAC",
+        b"ac-3" => "AC-3",
+        b"ec-3" => "E-AC-3",
+        b"samr" => "AMR-NB",
+        b"sawb" => "AMR-WB",
+        b"Opus" => "Opus in MP4",
+        b"fLaC" => "FLAC in MP4",
+        b".mp3" => "MP3 in MP4",
+        b"enca" | b"drms" => "encrypted",
+        b"ima4" => "IMA ADPCM",
+        b"dtsc" | b"dtsh" | b"dtsl" | b"dtse" => "DTS",
+        b"lpcm" | b"sowt" | b"twos" | b"in24" | b"in32" | b"fl32" | b"fl64" | b"ipcm" | b"fpcm" => {
+            "PCM in MP4"
+        }
+        _ => "an unknown one in MP4",
+    })
+}
+
+/// Returns the codec's name, if an `esds` box states one that is not decoded.
+fn codec_of_mp4a(bytes: &[u8]) -> Option<&'static str> {
+    let (object, config) = descriptors(bytes)?;
+    match object {
+        0x40 => {}
+        0x69 | 0x6B => return Some("MP3 in MP4"),
+        0xA5 => return Some("AC-3"),
+        0xA9 => return Some("DTS"),
+        0xDD => return Some("Vorbis in MP4"),
+        _ => return None, // AAC of MPEG-2, and what has no name
     }
+    // Five bits of audio object type; 31 means that six more bits follow.
+    let first = *config.first()?;
+    let kind = match first >> 3 {
+        31 => 32 + ((first & 7) << 3 | config.get(1)? >> 5),
+        kind => kind,
+    };
+    match kind {
+        1 => Some("AAC Main"),
+        3 => Some("AAC SSR"),
+        4 => Some("AAC LTP"),
+        5 => Some("HE-AAC"),
+        29 => Some("HE-AAC v2"),
+        23 => Some("AAC-LD"),
+        39 => Some("AAC-ELD"),
+        42 => Some("xHE-AAC"),
+        _ => aac_config(bytes).filter(|(_, channels)| *channels > 2).map(|_| "AAC of more than two channels"),
+    }
+}
+
+/// Returns the object type and the AudioSpecificConfig (ISO 14496-3) in the nested descriptors of an `esds` box. The
+/// configuration is empty if there is none.
+fn descriptors(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    // The stream's, the decoder's and the codec's descriptor, each with fields before the next.
+    let (kind, bytes) = descriptor(bytes.get(4..)?)?;
+    let (inner, bytes) = descriptor(bytes.get(3..)?)?;
+    let (&object, fields) = bytes.split_first().filter(|_| (kind, inner) == (3, 4))?;
+    let config = fields.get(12..).and_then(descriptor).filter(|(kind, _)| *kind == 5);
+    Some((object, config.map_or(&[][..], |(_, config)| config)))
+}
+
+/// Returns a descriptor's kind, and the bytes after its length.
+fn descriptor(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    let (&kind, rest) = bytes.split_first()?;
+    // Seven bits of the length per byte, and a bit that is set if more follow.
+    let length_bytes = 1 + rest.iter().take(3).take_while(|byte| **byte & 0x80 != 0).count();
+    Some((kind, rest.get(length_bytes..)?))
+}
+
+/// Returns sample rate and channels of an AudioSpecificConfig (ISO 14496-3), inside its nested descriptors.
+fn aac_config(bytes: &[u8]) -> Option<(u32, u32)> {
+    let (_, bytes) = descriptors(bytes)?;
     // Five bits of object type, four of rate (15: 24 bits of it follow), four of channels.
     let bits = bytes.iter().take(5).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte))
         << (8 * 5_usize.saturating_sub(bytes.len()));
@@ -133,6 +202,9 @@ pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Resu
             "the MP4 audio clip has no audio track, or ends before its header, which may follow the audio",
         ));
     };
+    if let Some(codec) = codec_in_mp4(bytes) {
+        return Err(unsupported(codec));
+    }
     let Mp4Header { sample_rate, channels, delay, samples, timescale, .. } = header;
     op.check_header(format, sample_rate, channels)?;
     op.check_samples(format, samples.saturating_sub(delay), (sample_rate, channels))?;

@@ -19,6 +19,7 @@ use super::options::DecodeAudio;
 use super::stream::{self, Track};
 use super::{opus, vorbis};
 use crate::audio::format::AudioFormat;
+use crate::audio::unsupported::unsupported;
 use crate::warning::Warning;
 use feedstock_base::{Error, Result};
 
@@ -64,6 +65,9 @@ impl OggHeader {
             _ => None,
         };
         let Some((format, sample_rate, channels, (pre_skip, gain))) = known else {
+            if let Some(codec) = codec_of(body) {
+                return Err(unsupported(codec));
+            }
             return Err(Error::bad_sample("the Ogg audio clip's first stream is not Vorbis, Opus or FLAC"));
         };
         Ok(Self { format, sample_rate, channels, pre_skip, gain, serial })
@@ -96,7 +100,27 @@ impl OggHeader {
     }
 }
 
+/// Returns the name of the first stream's codec, if it is not decoded.
+pub(in crate::audio) fn codec_in_ogg(head: &[u8]) -> Option<&'static str> {
+    codec_of(page(head)?.body)
+}
+
+/// Returns the name of the codec that a stream's first page states, if it is not decoded.
+fn codec_of(body: &[u8]) -> Option<&'static str> {
+    match body {
+        [b'S', b'p', b'e', b'e', b'x', b' ', b' ', b' ', ..] => Some("Speex"),
+        [0x80, b't', b'h', b'e', b'o', b'r', b'a', ..] => Some("Theora"),
+        [b'O', b'p', b'u', b's', b'H', b'e', b'a', b'd', _, channels, ..] if *channels > 2 => {
+            Some("Opus of more than two channels")
+        }
+        _ => None,
+    }
+}
+
 pub(super) fn decode(op: &DecodeAudio, bytes: &[u8], out: &mut Vec<f32>) -> Result<Decoded> {
+    if let Some(codec) = codec_in_ogg(bytes) {
+        return Err(unsupported(codec));
+    }
     let header = OggHeader::parse(bytes)?;
     let whole_bytes = bytes.len();
     let bytes = first_stream(bytes);

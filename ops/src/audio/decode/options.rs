@@ -220,10 +220,10 @@ impl DecodeAudio {
 
     pub(crate) fn check(&self) -> Result<()> {
         if !(self.max_seconds.is_finite() && self.max_seconds > 0.0) {
-            return Err(Error::config(format!("max_seconds {} must be positive", self.max_seconds)));
+            return Err(Error::config(format!("max_seconds must be above 0; got {}", self.max_seconds)));
         }
         if !(0.0..=1.0).contains(&self.max_lost_share) {
-            return Err(Error::config(format!("max_lost_share {} must be 0 … 1", self.max_lost_share)));
+            return Err(Error::config(format!("max_lost_share must be 0 … 1; got {}", self.max_lost_share)));
         }
         let zeros = [
             ("max_samples", self.max_samples == 0),
@@ -235,7 +235,7 @@ impl DecodeAudio {
             ("max_decoded_bytes", self.max_decoded_bytes == 0),
         ];
         match zeros.iter().find(|(_, zero)| *zero) {
-            Some((name, _)) => Err(Error::config(format!("{name} must be positive"))),
+            Some((name, _)) => Err(Error::config(format!("{name} must be at least 1; got 0"))),
             None => Ok(()),
         }
     }

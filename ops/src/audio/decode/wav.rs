@@ -12,6 +12,7 @@ use super::mono::Mono;
 use super::mpeg::Trim;
 use super::options::DecodeAudio;
 use crate::audio::format::AudioFormat;
+use crate::audio::unsupported::unsupported;
 use feedstock_base::{Error, Result};
 
 /// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, which fit the second-level cache.
@@ -83,41 +84,79 @@ struct Format {
 
 impl Format {
     fn parse(chunk: &[u8], size: u32) -> Result<Self> {
-        const PCM: u16 = 1;
-        const FLOAT: u16 = 3;
-        const A_LAW: u16 = 6;
-        const MU_LAW: u16 = 7;
-        const EXTENSIBLE: u16 = 0xFFFE;
         let chunk = &chunk[..chunk.len().min(size as usize)];
-        let fields = (le16(chunk, 0), le16(chunk, 2), le32(chunk, 4), le16(chunk, 14));
-        let (Some(mut kind), Some(channels), Some(sample_rate), Some(bits)) = fields else {
+        let fields = (kind_of(chunk), le16(chunk, 2), le32(chunk, 4), le16(chunk, 14));
+        let (Some(kind), Some(channels), Some(sample_rate), Some(bits)) = fields else {
             return Err(Error::bad_sample(format!(
                 "the WAV audio clip's fmt chunk has {} bytes of 16",
                 chunk.len()
             )));
         };
-        if kind == EXTENSIBLE {
-            kind = le16(chunk, 24).unwrap_or(kind);
-        }
-        let (codec, bytes) = match (kind, bits) {
-            (PCM, 8) => (codec::CODEC_ID_PCM_U8, 1),
-            (PCM, 9..=16) => (codec::CODEC_ID_PCM_S16LE, 2),
-            (PCM, 17..=24) => (codec::CODEC_ID_PCM_S24LE, 3),
-            (PCM, 25..=32) => (codec::CODEC_ID_PCM_S32LE, 4),
-            (FLOAT, 32) => (codec::CODEC_ID_PCM_F32LE, 4),
-            (FLOAT, 64) => (codec::CODEC_ID_PCM_F64LE, 8),
-            (A_LAW, 8) => (codec::CODEC_ID_PCM_ALAW, 1),
-            (MU_LAW, 8) => (codec::CODEC_ID_PCM_MULAW, 1),
-            _ => {
-                return Err(Error::bad_sample(format!(
-                    "the WAV audio clip holds format {kind:#06x} with {bits} bits; PCM of 8 to 32 bits, float, A-law and \
-                     µ-law are decoded"
-                )));
-            }
-        };
+        let Some((codec, bytes)) = codec_of(kind, bits) else { return Err(unsupported(codec_name(kind))) };
         // The block alignment is wrong in many files; libsndfile and ffmpeg ignore it, too.
         let channels = u32::from(channels);
         Ok(Self { sample_rate, channels, codec, frame_bytes: channels.max(1) * bytes })
+    }
+}
+
+const PCM: u16 = 1;
+const FLOAT: u16 = 3;
+const A_LAW: u16 = 6;
+const MU_LAW: u16 = 7;
+const EXTENSIBLE: u16 = 0xFFFE;
+
+/// Returns the format's number; that of the subformat if the format is extensible.
+fn kind_of(chunk: &[u8]) -> Option<u16> {
+    let kind = le16(chunk, 0)?;
+    Some(if kind == EXTENSIBLE { le16(chunk, 24).unwrap_or(kind) } else { kind })
+}
+
+/// Returns the codec, and the bytes of a sample of one channel; `None` if it is not decoded.
+fn codec_of(kind: u16, bits: u16) -> Option<(AudioCodecId, u32)> {
+    Some(match (kind, bits) {
+        (PCM, 8) => (codec::CODEC_ID_PCM_U8, 1),
+        (PCM, 9..=16) => (codec::CODEC_ID_PCM_S16LE, 2),
+        (PCM, 17..=24) => (codec::CODEC_ID_PCM_S24LE, 3),
+        (PCM, 25..=32) => (codec::CODEC_ID_PCM_S32LE, 4),
+        (FLOAT, 32) => (codec::CODEC_ID_PCM_F32LE, 4),
+        (FLOAT, 64) => (codec::CODEC_ID_PCM_F64LE, 8),
+        (A_LAW, 8) => (codec::CODEC_ID_PCM_ALAW, 1),
+        (MU_LAW, 8) => (codec::CODEC_ID_PCM_MULAW, 1),
+        _ => return None,
+    })
+}
+
+/// Returns the name of a codec that is not decoded (registered numbers of RFC 2361).
+fn codec_name(kind: u16) -> &'static str {
+    match kind {
+        PCM => "PCM of an unsupported depth in WAV",
+        FLOAT => "float of an unsupported depth in WAV",
+        0x0002 => "Microsoft ADPCM",
+        0x0011 => "IMA ADPCM",
+        0x0014 | 0x0040 | 0x0045 => "G.726 or G.721 ADPCM",
+        0x0020 => "Yamaha ADPCM",
+        0x0022 => "TrueSpeech",
+        0x0031 => "GSM 6.10",
+        0x0050 => "MPEG audio layer II (MP2) in WAV",
+        0x0055 => "MP3 in WAV",
+        0x00FF | 0x1600 | 0x1602 | 0x1610 => "AAC in WAV",
+        0x0160..=0x0163 => "WMA",
+        0x2000 => "AC-3",
+        _ => "an unknown one in WAV",
+    }
+}
+
+/// Returns the codec's name, if the fmt chunk states one that is not decoded.
+pub(in crate::audio) fn codec_in_wav(head: &[u8]) -> Option<&'static str> {
+    let mut at = 12_usize;
+    loop {
+        let chunk = head.get(at..)?;
+        let (name, size) = (chunk.first_chunk::<4>()?, le32(chunk, 4)?);
+        if name == b"fmt " {
+            let (kind, bits) = (kind_of(&chunk[8..])?, le16(&chunk[8..], 14)?);
+            return codec_of(kind, bits).is_none().then(|| codec_name(kind));
+        }
+        at = at.checked_add(8)?.checked_add(usize::try_from(u64::from(size) + u64::from(size & 1)).ok()?)?;
     }
 }
 

@@ -180,17 +180,18 @@ impl DecodeImage {
         const MOST: u64 = 1 << 31;
         if !(1..=MOST).contains(&self.max_pixels) || self.max_pixels_per_byte == 0 {
             return Err(Error::config(format!(
-                "max_pixels {} must be 1 … {MOST} and max_pixels_per_byte positive",
-                self.max_pixels
+                "max_pixels must be 1 … {MOST}, and max_pixels_per_byte at least 1; got {} and {}",
+                self.max_pixels, self.max_pixels_per_byte
             )));
         }
         if !(1..=i32::MAX.unsigned_abs()).contains(&self.max_scans) {
-            return Err(Error::config(format!("max_scans {} must be 1 … {}", self.max_scans, i32::MAX)));
+            return Err(Error::config(format!("max_scans must be 1 … {}; got {}", i32::MAX, self.max_scans)));
         }
         if self.max_scan_blocks == 0 || self.max_coefficient_bytes == 0 || self.max_huffman_groups == 0 {
-            return Err(Error::config(
-                "max_scan_blocks, max_coefficient_bytes and max_huffman_groups must be positive",
-            ));
+            return Err(Error::config(format!(
+                "max_scan_blocks, max_coefficient_bytes and max_huffman_groups must be at least 1; got {}, {} and {}",
+                self.max_scan_blocks, self.max_coefficient_bytes, self.max_huffman_groups
+            )));
         }
         Ok(())
     }

@@ -62,7 +62,10 @@ impl GlobalMvn {
             }
         }
         if self.mean.iter().any(|x| !x.is_finite()) || self.std.iter().any(|x| !(*x > 0.0 && x.is_finite())) {
-            return Err(Error::config("mean must be finite and std positive"));
+            return Err(Error::config(format!(
+                "mean must be finite and std above 0; got {:?} and {:?}",
+                self.mean, self.std
+            )));
         }
         let at = |values: &[f64], i: usize| values.get(i).or(values.first()).copied().unwrap_or(1.0);
         Ok((0..width)

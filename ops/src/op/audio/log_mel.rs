@@ -299,27 +299,26 @@ impl LogMel {
         let nyquist = f64::from(sample_rate) / 2.0;
         let f_max = self.f_max.unwrap_or(nyquist);
         let fault = if !(2..=MAX_N_FFT).contains(&self.n_fft) {
-            format!("n_fft {} must be 2 … {MAX_N_FFT}", self.n_fft)
+            format!("n_fft must be 2 … {MAX_N_FFT}; got {}", self.n_fft)
         } else if !(1..=self.n_fft).contains(&win_length) {
-            format!("win_length {win_length} must be 1 … n_fft {}", self.n_fft)
+            format!("win_length must be 1 … n_fft ({}); got {win_length}", self.n_fft)
         } else if !(1..=MAX_N_FFT).contains(&self.hop_length) {
-            format!("hop_length {} must be 1 … {MAX_N_FFT}", self.hop_length)
+            format!("hop_length must be 1 … {MAX_N_FFT}; got {}", self.hop_length)
         } else if !(1..=MAX_MELS).contains(&self.n_mels) {
-            format!("n_mels {} must be 1 … {MAX_MELS}", self.n_mels)
+            format!("n_mels must be 1 … {MAX_MELS}; got {}", self.n_mels)
         } else if !(self.f_min >= 0.0 && self.f_min < f_max && f_max <= nyquist) {
             let f_min = self.f_min;
             format!(
-                "f_min {f_min} and f_max {f_max} must ascend within 0 … {nyquist} Hz, half the sample rate"
+                "f_min and f_max must ascend within 0 … {nyquist} Hz, half the sample rate; got {f_min} and {f_max}"
             )
         } else if !(1..=2).contains(&self.power) {
-            format!("power {} must be 2 (powers) or 1 (magnitudes)", self.power)
+            format!("power must be 2 (powers) or 1 (magnitudes); got {}", self.power)
         } else if !(self.floor >= 1e-30 && self.floor <= 1e30) {
-            format!("floor {} must be 1e-30 … 1e30", self.floor)
-        } else if self
-            .top_db
-            .is_some_and(|top_db| self.log != Log::Db || !(top_db > 0.0 && top_db.is_finite()))
-        {
-            "top_db must be positive, and goes with log=db".to_owned()
+            format!("floor must be 1e-30 … 1e30; got {:e}", self.floor)
+        } else if let Some(top_db) = self.top_db.filter(|top_db| !(*top_db > 0.0 && top_db.is_finite())) {
+            format!("top_db must be above 0; got {top_db}")
+        } else if self.top_db.is_some() && self.log != Log::Db {
+            "top_db needs log=db".to_owned()
         } else {
             return Ok(());
         };

@@ -146,7 +146,10 @@ pub(crate) struct Cepstrum {
 impl Cepstrum {
     pub(crate) fn new(op: &Mfcc, sample_rate: u32) -> Result<Self> {
         if op.n_mfcc == 0 || op.n_mfcc > op.n_mels {
-            return Err(Error::config(format!("n_mfcc {} must be 1 … n_mels {}", op.n_mfcc, op.n_mels)));
+            return Err(Error::config(format!(
+                "n_mfcc must be 1 … n_mels ({}); got {}",
+                op.n_mels, op.n_mfcc
+            )));
         }
         let mel = op.mel().spectrogram(sample_rate)?;
         let n = op.n_mels as f64;

@@ -59,7 +59,7 @@ impl PadSeconds {
         if self.value.is_finite() {
             return Ok(());
         }
-        Err(Error::config(format!("value {} must be finite", self.value)))
+        Err(Error::config(format!("value must be finite; got {}", self.value)))
     }
 
     pub(crate) fn run(&self, wave: &mut Vec<f32>, sample_rate: u32) {

@@ -50,7 +50,7 @@ impl Resample {
         if (1..=MAX_SAMPLE_RATE).contains(&self.sample_rate) {
             return Ok(());
         }
-        Err(Error::config(format!("sample_rate {} must be 1 … {MAX_SAMPLE_RATE} Hz", self.sample_rate)))
+        Err(Error::config(format!("sample_rate must be 1 … {MAX_SAMPLE_RATE} Hz; got {}", self.sample_rate)))
     }
 }
 

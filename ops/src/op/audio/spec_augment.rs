@@ -147,14 +147,17 @@ impl SpecAugment {
     /// `BadConfig` for more than 100 masks of a kind, a share outside of 0 … 1, or a value that is not finite.
     pub fn check(&self) -> Result<()> {
         if self.freq_masks > MAX_MASKS || self.time_masks > MAX_MASKS {
-            return Err(Error::config(format!("freq_masks and time_masks must be at most {MAX_MASKS}")));
+            return Err(Error::config(format!(
+                "freq_masks and time_masks must be at most {MAX_MASKS}; got {} and {}",
+                self.freq_masks, self.time_masks
+            )));
         }
         if !(0.0..=1.0).contains(&self.time_share) {
             return Err(Error::config(format!("time_share {} is outside 0 … 1", self.time_share)));
         }
         match self.value {
             MaskValue::Constant(value) if !value.is_finite() => {
-                Err(Error::config(format!("value {value} must be finite")))
+                Err(Error::config(format!("value must be finite; got {value}")))
             }
             _ => Ok(()),
         }

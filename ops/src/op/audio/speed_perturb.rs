@@ -75,7 +75,7 @@ impl SpeedPerturb {
         match self.factors.iter().find(|&&factor| !fits(factor)) {
             None => Ok(()),
             Some(factor) => Err(Error::config(format!(
-                "factor {factor} must be within {} … {} and a multiple of 0.001",
+                "a factor must be within {} … {} and a multiple of 0.001; got {factor}",
                 SPEEDS[0], SPEEDS[1]
             ))),
         }

@@ -103,14 +103,14 @@ impl TrimSilence {
     pub(crate) fn check(&self) -> Result<()> {
         check_seconds(self.silent_seconds)?;
         if !(self.top_db > 0.0 && self.top_db.is_finite()) {
-            return Err(Error::config(format!("top_db {} must be positive", self.top_db)));
+            return Err(Error::config(format!("top_db must be above 0; got {}", self.top_db)));
         }
         let sound = (1..=self.frame_length).contains(&self.hop_length) && self.frame_length <= MAX_FRAME;
         if sound {
             return Ok(());
         }
         Err(Error::config(format!(
-            "hop_length {} must be 1 … frame_length {}, and that at most {MAX_FRAME} samples",
+            "hop_length must be 1 … frame_length, and that at most {MAX_FRAME} samples; got {} and {}",
             self.hop_length, self.frame_length
         )))
     }

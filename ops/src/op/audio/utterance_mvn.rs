@@ -88,7 +88,7 @@ impl UtteranceMvn {
         if self.epsilon >= 1e-30 && self.epsilon.is_finite() {
             return Ok(());
         }
-        Err(Error::config(format!("epsilon {} must be positive (at least 1e-30)", self.epsilon)))
+        Err(Error::config(format!("epsilon must be at least 1e-30; got {:e}", self.epsilon)))
     }
 
     fn scale(&self, squares: f64, count: f64) -> f64 {

@@ -70,7 +70,7 @@ impl Normalize {
             return Ok(());
         }
         Err(Error::config(format!(
-            "mean {:?} must be finite and std {:?} positive, both on the scale 0 … 1",
+            "mean must be finite and std above 0, both on the scale 0 … 1; got {:?} and {:?}",
             self.mean, self.std
         )))
     }

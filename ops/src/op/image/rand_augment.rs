@@ -93,8 +93,8 @@ impl RandAugment {
             return Ok(());
         }
         Err(Error::config(format!(
-            "num_ops {} must be at most {MAX_OPS}, num_magnitude_bins {bins} within 2 … 1024, and magnitude {} \
-             below it",
+            "num_ops must be at most {MAX_OPS}, num_magnitude_bins 2 … 1024, and magnitude below it; got {}, {bins} \
+             and {}",
             self.num_ops, self.magnitude
         )))
     }

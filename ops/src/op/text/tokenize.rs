@@ -147,7 +147,7 @@ impl Tokens {
         let room = match op.max_tokens {
             None if op.truncate => return Err(Error::config("truncate needs max_tokens")),
             None => usize::MAX,
-            Some(0) => return Err(Error::config("max_tokens must be at least 1")),
+            Some(0) => return Err(Error::config("max_tokens must be at least 1; got 0")),
             Some(most) => most.checked_sub(added).ok_or_else(|| {
                 Error::config(format!(
                     "max_tokens {most} is below the {added} special tokens that {uri} adds; raise it or set \
@@ -156,7 +156,7 @@ impl Tokens {
             })?,
         };
         if op.max_text_bytes == 0 {
-            return Err(Error::config("max_text_bytes must be at least 1"));
+            return Err(Error::config("max_text_bytes must be at least 1; got 0"));
         }
         Ok(Self { op: op.clone(), tokenizer, post_processor, room })
     }

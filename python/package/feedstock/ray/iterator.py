@@ -286,8 +286,9 @@ class DataIterator:
     ) -> None:
         if local_shuffle_buffer_size is not None or local_shuffle_seed is not None:
             raise ConfigError(
-                "local_shuffle_buffer_size and local_shuffle_seed must be None: the pipeline sets the order, the same "
-                "for every world size; use pipeline.shuffle(seed=…, window=…)"
+                "local_shuffle_buffer_size and local_shuffle_seed must be None; got "
+                f"{local_shuffle_buffer_size!r} and {local_shuffle_seed!r}: the pipeline sets the order, the same for "
+                "every world size; use pipeline.shuffle(seed=…, window=…)"
             )
         loader = self.loader
         if batch_size is not None and batch_size != loader.batch_size:
@@ -298,7 +299,7 @@ class DataIterator:
     def _check_tail(self, drop_last: bool) -> None:
         step = self.loader.global_batch_size
         if step is None:
-            raise ConfigError("drop_last must be None for batches that a total bounds")
+            raise ConfigError(f"drop_last must be None for batches that a total bounds; got {drop_last}")
         planned, samples = len(self.loader) * step, len(self._recipe.pipeline().dataset)
         if (drop_last and planned > samples) or (not drop_last and planned < samples):
             tail = "drop" if drop_last else "pad"
