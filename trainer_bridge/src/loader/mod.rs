@@ -21,7 +21,7 @@ use crate::rank_builder::PreparedRank;
 use crate::staging::DevicePlan;
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Carried, Cursor, Plan, Position, Rank, SampleId, StepShape, StepSize};
+use feedstock_dataset::{Cursor, Plan, Position, Rank, StepShape};
 use feedstock_device::Place;
 use feedstock_device::open::OpenedDevice;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::staging::{BatchRoute, Stage};
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, StepShape, StepSize};
-use feedstock_ingest::{Job, Popped, Ready, Run, Sink, Stats, Waiting};
+use feedstock_ingest::{Job, Popped, Ready, Run, Sink, Waiting};
 use futures::Stream;
 use std::ops::Range;
 use std::pin::Pin;
