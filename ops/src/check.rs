@@ -7,7 +7,11 @@ pub(crate) fn check_range(name: &str, [low, high]: [f64; 2], least: f64, most: f
     if low <= high && low >= least && high <= most {
         return Ok(());
     }
-    Err(Error::config(format!("{name} must be a range within {least} … {most}; got {low}..{high}")))
+    let bounds = match least > 0.0 && least <= f64::MIN_POSITIVE {
+        true => format!("above 0 and at most {most}"),
+        false => format!("within {least} … {most}"),
+    };
+    Err(Error::config(format!("{name} must be a range {bounds}; got {low}..{high}")))
 }
 
 /// Checks a probability.

@@ -238,7 +238,7 @@ fn headers_that_make_no_sense() {
     refuse(&wav(1, 16, 4_000_000_000, &silence), "4000000000 Hz, over max_sample_rate (384000)");
 
     refuse(&wav(1, 16, 16_000, &[]), "no samples");
-    refuse(&wav(2, 4, 16_000, &silence), "format 0x0002");
+    refuse(&wav(2, 4, 16_000, &silence), "codec is Microsoft ADPCM");
     let mut channels = wav(1, 16, 16_000, &silence);
     channels[22] = 9;
     refuse(&channels, "9 channels, over max_channels (8)");

@@ -78,10 +78,13 @@ fn mistakes_are_named() {
         ),
         ("decode_image,center_crop:8:9", "`9` has no parameter"),
         ("decode_image,center_crop:8:size=9", "given twice"),
-        ("decode_image,random_resized_crop:224:scale=1..0.5", "scale 1..0.5"),
+        (
+            "decode_image,random_resized_crop:224:scale=1..0.5",
+            "scale must be a range above 0 and at most 1; got 1..0.5",
+        ),
         ("decode_image,random_resized_crop:224:filter=boxy", "`filter` must be one of"),
         ("decode_image:max_pixels=0,center_crop:8", "op 0 (decode_image)"),
-        ("decode_image,center_crop:8,rand_augment:2:99", "magnitude 99"),
+        ("decode_image,center_crop:8,rand_augment:2:99", "and magnitude below it; got 2, 31 and 99"),
     ] {
         let error = Chain::parse(text).expect_err(text);
         assert_eq!(error.kind(), ErrorKind::BadConfig, "{text}");
