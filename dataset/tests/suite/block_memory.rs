@@ -49,7 +49,7 @@ fn column(name: &str, array: impl Array + 'static) -> RecordBatch {
 }
 
 /// Returns every block as held in memory. Each holds at most what the catalog counts, except the first offsets of its columns.
-async fn held_within_count(dataset: &Dataset) -> Vec<RecordBatch> {
+pub(crate) async fn held_within_count(dataset: &Dataset) -> Vec<RecordBatch> {
     let (reader, catalog) = (dataset.block_reader(), dataset.catalog());
     let mut all = Vec::new();
     for id in (0..catalog.blocks() as u32).map(BlockId) {

@@ -20,6 +20,7 @@ mod format_real_tools;
 mod format_speech;
 mod format_tars;
 mod identity;
+mod parquet_lists;
 mod plan_sets;
 mod signed_urls;
 mod storage_contract;

@@ -12,6 +12,7 @@
 //! headers are read: 16 KiB a page.
 
 use super::page_header::{self, PageHeader};
+use super::page_rows::{ColumnPages, GroupPages};
 use crate::catalog::{Counted, VIEW_BYTES};
 use crate::{Error, ObjectRef, Result, Storage};
 use arrow::array::{Array, ArrayData};
@@ -73,21 +74,21 @@ pub(super) fn of_group(group: &RowGroupMetaData) -> u64 {
 /// read.
 pub(super) async fn of_cuts(
     group: &RowGroupMetaData,
-    index: &[OffsetIndexMetaData],
+    pages: &GroupPages,
     mut known: Vec<Option<Sizes>>,
     cuts: &[Range<u64>],
     block_bytes: u64,
     (object, storage): (&ObjectRef, &Storage),
 ) -> Result<Vec<u64>> {
-    known.resize_with(index.len(), || None);
+    known.resize_with(group.num_columns(), || None);
     let mut memory = vec![0u64; cuts.len()];
-    for ((column, index), sizes) in group.columns().iter().zip(index).zip(known) {
-        let of = |sizes: Option<&Sizes>| cuts.iter().map(|cut| of_cut(column, index, sizes, cut)).collect();
+    for ((column, pages), sizes) in group.columns().iter().zip(pages.columns()).zip(known) {
+        let of = |sizes: Option<&Sizes>| cuts.iter().map(|cut| of_cut(column, pages, sizes, cut)).collect();
         let bounds: Vec<Bound> = of(sizes.as_ref());
         let much = block_bytes / TOLERANCE;
         let bounds = match sizes {
             None if bounds.iter().any(|bound| bound.memory.saturating_sub(bound.least) > much) => {
-                of(Some(&read_sizes(column, index, object, storage).await?))
+                of(Some(&read_sizes(column, pages.index, object, storage).await?))
             }
             _ => bounds,
         };
@@ -106,28 +107,28 @@ struct Bound {
 
 fn of_cut(
     column: &ColumnChunkMetaData,
-    index: &OffsetIndexMetaData,
+    of_column: ColumnPages<'_>,
     sizes: Option<&Sizes>,
     cut: &Range<u64>,
 ) -> Bound {
-    let pages = index.page_locations();
-    // Rows rise from page to page, so a cut costs no more than its own pages.
-    let first = pages.partition_point(|page| size(page.first_row_index) <= cut.start).saturating_sub(1);
-    let is_in = |i: &usize| size(pages[*i].first_row_index) < cut.end;
-    let chosen: Vec<usize> = (first..pages.len()).take_while(is_in).collect();
+    let pages = of_column.locations;
+    let chosen = of_column.of_rows(cut);
     let is_nested = column.column_descr().max_rep_level() > 0;
     let (all, packed) = (size(column.uncompressed_size()), size(column.compressed_size()));
     let saved = all.saturating_sub(packed);
     let dictionary = pages.first().map_or(0, |page| size(page.offset).saturating_sub(column.byte_range().0));
-    let stored = chosen.iter().map(|&i| u64::from(pages[i].compressed_page_size.unsigned_abs())).sum::<u64>();
+    let stored = pages[chosen.clone()]
+        .iter()
+        .map(|page| u64::from(page.compressed_page_size.unsigned_abs()))
+        .sum::<u64>();
     let in_cut = cut.end - cut.start;
-    let of_pages = index.unencoded_byte_array_data_bytes();
+    let of_pages = of_column.index.unencoded_byte_array_data_bytes();
     let of_pages =
-        of_pages.map(|bytes| chosen.iter().map(|&i| bytes.get(i).map_or(0, |b| size(*b))).sum::<u64>());
+        of_pages.map(|bytes| chosen.clone().map(|i| bytes.get(i).map_or(0, |b| size(*b))).sum::<u64>());
     let sized = sizes.filter(|sizes| sizes.pages.len() == pages.len());
     let (plain, values) = match sized {
         Some(sizes) => {
-            let sum = |of: fn(&PageHeader) -> u64| chosen.iter().map(|&i| of(&sizes.pages[i])).sum::<u64>();
+            let sum = |of: fn(&PageHeader) -> u64| sizes.pages[chosen.clone()].iter().map(of).sum::<u64>();
             (sizes.dictionary + sum(|h| h.plain), if is_nested { sum(|h| h.values) } else { in_cut })
         }
         None => {

@@ -6,20 +6,23 @@
 //! ```
 //! A row group over twice `block_bytes` is cut where pages of its largest column begin. If a file has no offset index, the
 //! page headers are walked once ([`pages`]) and the index is kept in the catalog. A page is the smallest block: cutting it
-//! by rows would read and hold the same bytes several times. A large row group with nested columns and no offset index
-//! stays one block for the same reason.
+//! by rows would read and hold the same bytes several times. Pages of repeated columns may begin within a row ([`page_rows`]);
+//! two blocks read such a page if it holds rows of both.
 //!
 //! No footer is read again: a unit is a footer of one row group with its offset index, without statistics of byte columns.
 //! The memory of a block differs from its bytes: see [`memory`].
 
 mod check;
 mod footer;
+mod levels;
 mod memory;
 mod page_header;
+mod page_rows;
 mod pages;
 pub(crate) mod read;
 mod thrift;
 mod thrift_check;
+mod virtual_group;
 
 use super::cataloguing::Cataloguing;
 use super::contract::{Format, Seen};
@@ -39,6 +42,9 @@ use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
 use bytes::Bytes;
 use footer::unreadable;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use page_rows::GroupPages;
+use pages::Walks;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{
@@ -121,8 +127,9 @@ struct File {
 }
 
 async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    let walks = &Walks::new(with);
     let files = with.read_shards(&mut sources, "reading footers", |object| async move {
-        read_file(&object, with).await.map_err(|e| name_file(e, &object))
+        read_file(&object, with, walks).await.map_err(|e| name_file(e, &object))
     });
     let files = files.await?;
     let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
@@ -166,7 +173,7 @@ fn name_file(error: Error, object: &ObjectRef) -> Error {
     if error.message().contains(&object.uri) { error } else { error.context(&object.uri) }
 }
 
-async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
+async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>, walks: &Walks<'_>) -> Result<File> {
     let metadata = footer::read(object, with.storage).await?;
     let options = ArrowReaderOptions::new();
     let arrow =
@@ -175,14 +182,13 @@ async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File> {
     let schema = view_schema(arrow.schema());
     let schema = Arc::new(Schema::new(schema.fields().clone()));
 
-    let mut groups = Vec::with_capacity(metadata.num_row_groups());
-    for (i, group) in metadata.row_groups().iter().enumerate() {
-        if group.num_rows() == 0 {
-            continue;
-        }
+    let groups = metadata.row_groups().iter().enumerate().filter(|(_, group)| group.num_rows() > 0);
+    let groups = groups.map(|(i, group)| {
         let known = metadata.offset_index().and_then(|index| index.get(i)).cloned();
-        groups.push(cut_group(&metadata, group, known, object, with).await?);
-    }
+        cut_group(&metadata, group, known, object, with, walks).boxed()
+    });
+    let groups: Vec<_> = groups.collect();
+    let groups = stream::iter(groups).buffered(with.reads_at_once()).try_collect().await?;
     let counted = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
     let nulls = counted.filter(|column| {
         column.statistics().and_then(Statistics::null_count_opt).is_some_and(|nulls| nulls > 0)
@@ -214,29 +220,30 @@ async fn cut_group(
     known: Option<Vec<OffsetIndexMetaData>>,
     object: &ObjectRef,
     with: &Cataloguing<'_>,
+    walks: &Walks<'_>,
 ) -> Result<CutUnit> {
     let rows = u64::try_from(group.num_rows()).unwrap_or(0);
     let whole: u64 =
         group.columns().iter().map(|c| held_bytes(c, c.byte_range().1)).fold(0, u64::saturating_add);
     let known = known.filter(|index| index.iter().all(|column| !column.page_locations().is_empty()));
-    let (index, sizes) = match known {
-        Some(index) => (Some(index), Vec::new()),
+    let (pages, sizes) = match known {
+        Some(index) => (Some(GroupPages::aligned(index)), Vec::new()),
         None if whole > 2 * with.block_bytes => {
-            let walked = pages::offset_index(group, object, with.storage).await?;
-            let (index, sizes) = walked.unzip();
-            (index, sizes.unwrap_or_default())
+            let walked = walks.group(group, object).await?.map(|walked| (walked.pages, walked.sizes));
+            let (pages, sizes) = walked.unzip();
+            (pages, sizes.unwrap_or_default())
         }
         None => (None, Vec::new()),
     };
-    let cuts = match &index {
-        Some(index) if whole > 2 * with.block_bytes => page_cuts(group, index, rows, with.block_bytes),
+    let cuts = match &pages {
+        Some(pages) if whole > 2 * with.block_bytes => page_cuts(group, pages, rows, with.block_bytes),
         _ => capped(0..rows).collect(),
     };
-    let memory = match &index {
-        Some(index) if cuts.len() > 1 => {
+    let memory = match &pages {
+        Some(pages) if cuts.len() > 1 => {
             let sizes = sizes.into_iter().map(Some).collect();
             let of = (object, with.storage);
-            memory::of_cuts(group, index, sizes, &cuts, with.block_bytes, of).await?
+            memory::of_cuts(group, pages, sizes, &cuts, with.block_bytes, of).await?
         }
         _ => vec![memory::of_group(group); cuts.len()],
     };
@@ -244,14 +251,14 @@ async fn cut_group(
         .into_iter()
         .zip(memory)
         .map(|(cut, memory)| {
-            let bytes = if cut == (0..rows) { whole } else { cut_bytes(group, index.as_deref(), &cut, rows) };
+            let bytes = if cut == (0..rows) { whole } else { cut_bytes(group, pages.as_ref(), &cut, rows) };
             let samples = u32::try_from(cut.end - cut.start).map_err(|_| {
                 Error::config(format!("{}: {} rows in one block, over 2^32", object.uri, cut.end - cut.start))
             })?;
             Ok(CutBlock { first_row: cut.start, rows: samples, bytes, memory })
         })
         .collect::<Result<Vec<_>>>()?;
-    Ok(CutUnit { description: own_footer(metadata, group, index)?, blocks })
+    Ok(CutUnit { description: own_footer(metadata, group, pages)?, blocks })
 }
 
 /// Returns what stored bytes of a column occupy in memory: decompressed if that is more.
@@ -265,15 +272,10 @@ fn held_bytes(column: &parquet::file::metadata::ColumnChunkMetaData, stored: u64
 }
 
 /// Returns row ranges that begin where pages of the largest column begin and aim at `block_bytes`.
-fn page_cuts(
-    group: &RowGroupMetaData,
-    index: &[OffsetIndexMetaData],
-    rows: u64,
-    block_bytes: u64,
-) -> Vec<Range<u64>> {
+fn page_cuts(group: &RowGroupMetaData, pages: &GroupPages, rows: u64, block_bytes: u64) -> Vec<Range<u64>> {
     let largest =
         group.columns().iter().enumerate().max_by_key(|(_, c)| c.byte_range().1).map_or(0, |(i, _)| i);
-    let pages = index[largest].page_locations();
+    let pages = pages.column(largest).locations;
     let mut cuts = Vec::new();
     let mut start = 0u64;
     let mut bytes = 0u64;
@@ -302,27 +304,18 @@ fn capped(rows: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 
 /// Returns the bytes of all pages that hold some of `cut`'s rows, and of the dictionaries; the rows' share if pages are
 /// unknown.
-fn cut_bytes(
-    group: &RowGroupMetaData,
-    index: Option<&[OffsetIndexMetaData]>,
-    cut: &Range<u64>,
-    rows: u64,
-) -> u64 {
-    let Some(index) = index else {
+fn cut_bytes(group: &RowGroupMetaData, pages: Option<&GroupPages>, cut: &Range<u64>, rows: u64) -> u64 {
+    let Some(pages) = pages else {
         let share =
             |bytes: u64| u128::from(bytes) * u128::from(cut.end - cut.start) / u128::from(rows.max(1));
         let shares = group.columns().iter().map(|column| share(held_bytes(column, column.byte_range().1)));
         return shares.fold(0, |total, share| total.saturating_add(u64::try_from(share).unwrap_or(u64::MAX)));
     };
     let mut total = 0u64;
-    for (column, index) in group.columns().iter().zip(index) {
-        let pages = index.page_locations();
-        let dictionary =
-            pages.first().map_or(0, |p| p.offset.unsigned_abs().saturating_sub(column.byte_range().0));
-        // Rows rise from page to page, so a cut costs no more than its own pages.
-        let first = pages.partition_point(|page| page.first_row_index.unsigned_abs() <= cut.start);
-        let own = pages[first.saturating_sub(1)..].iter();
-        let own = own.take_while(|page| page.first_row_index.unsigned_abs() < cut.end);
+    for (column, pages) in group.columns().iter().zip(pages.columns()) {
+        let first = pages.locations.first();
+        let dictionary = first.map_or(0, |p| p.offset.unsigned_abs().saturating_sub(column.byte_range().0));
+        let own = pages.locations[pages.of_rows(cut)].iter();
         let stored = own.map(|page| u64::from(page.compressed_page_size.unsigned_abs())).sum::<u64>();
         total = total.saturating_add(held_bytes(column, dictionary + stored));
     }
@@ -333,7 +326,7 @@ fn cut_bytes(
 fn own_footer(
     metadata: &ParquetMetaData,
     group: &RowGroupMetaData,
-    index: Option<Vec<OffsetIndexMetaData>>,
+    pages: Option<GroupPages>,
 ) -> Result<Vec<u8>> {
     let bug =
         |e: ParquetError| Error::new(ErrorKind::Bug, "a row group's footer cannot be written").with_source(e);
@@ -361,13 +354,13 @@ fn own_footer(
         file.version(),
         group.num_rows(),
         created_by,
-        None,
+        pages.as_ref().and_then(GroupPages::marks),
         file.schema_descr_ptr(),
         file.column_orders().cloned(),
     );
     let metadata = ParquetMetaDataBuilder::new(file)
         .add_row_group(group)
-        .set_offset_index(index.map(|columns| vec![columns]))
+        .set_offset_index(pages.map(|pages| vec![pages.index]))
         .build();
     let mut footer = Vec::new();
     ParquetMetaDataWriter::new(&mut footer, &metadata).finish().map_err(bug)?;

@@ -9,7 +9,11 @@ use super::thrift::{Compact, code};
 /// Limit on structs within structs; a header has three levels.
 const MAX_DEPTH: u8 = 8;
 
+const DATA_PAGE: u64 = 0;
 const DICTIONARY_PAGE: u64 = 2;
+const DATA_PAGE_V2: u64 = 3;
+/// The encoding of levels: runs and packed bits.
+const RLE: u64 = 3;
 /// Each value repeats a prefix of the one before, so that values take more memory than their page.
 const DELTA_BYTE_ARRAY: u64 = 7;
 
@@ -26,6 +30,11 @@ pub(super) struct PageHeader {
     pub(super) levels: u64,
     /// Values or, in nested columns, levels.
     pub(super) values: u64,
+    /// Rows of a data page; only version 2 states them.
+    pub(super) rows: Option<u64>,
+    /// Whether the repetition levels of a data page of version 1 are encoded as runs, as all writers do.
+    pub(super) has_level_runs: bool,
+    pub(super) is_data: bool,
     pub(super) is_dictionary: bool,
     /// Whether its values repeat prefixes of each other.
     pub(super) has_prefixes: bool,
@@ -40,7 +49,11 @@ pub(super) fn parse(bytes: &[u8]) -> Option<PageHeader> {
     while let Some((id, code)) = thrift.field(last).ok()? {
         last = id;
         match (id, code) {
-            (1, code::I16..=code::I64) => header.is_dictionary = size(&mut thrift)? == DICTIONARY_PAGE,
+            (1, code::I16..=code::I64) => {
+                let kind = size(&mut thrift)?;
+                header.is_dictionary = kind == DICTIONARY_PAGE;
+                header.is_data = matches!(kind, DATA_PAGE | DATA_PAGE_V2);
+            }
             (2, code::I16..=code::I64) => (header.plain, has_plain) = (size(&mut thrift)?, true),
             (3, code::I16..=code::I64) => (header.stored, has_stored) = (size(&mut thrift)?, true),
             (5 | 7, code::STRUCT) => values(&mut thrift, &mut header, Version::One)?,
@@ -75,6 +88,10 @@ fn values(thrift: &mut Compact<'_>, header: &mut PageHeader, version: Version) -
             code::I16..=code::I64 if id == encoding => {
                 header.has_prefixes = size(thrift)? == DELTA_BYTE_ARRAY
             }
+            code::I16..=code::I64 if id == 3 && matches!(version, Version::Two) => {
+                header.rows = Some(size(thrift)?);
+            }
+            code::I16..=code::I64 if id == 4 => header.has_level_runs = size(thrift)? == RLE,
             code::I16..=code::I64 if (id == 5 || id == 6) && matches!(version, Version::Two) => {
                 header.levels = header.levels.checked_add(size(thrift)?)?;
             }

@@ -2,6 +2,8 @@
 
 use super::super::units::UnitRows;
 use super::memory::{self, HeldBytes, PageRuns};
+use super::page_rows::GroupPages;
+use super::virtual_group::Wanted;
 use crate::cache::RangeReader;
 use crate::catalog::Counted;
 use crate::catalog::columns::{Mapping, bug, pick};
@@ -68,6 +70,8 @@ pub(crate) struct Fetched {
     runs: Vec<(Range<u64>, Bytes)>,
     metadata: ArrowReaderMetadata,
     mask: ProjectionMask,
+    /// The row group's pages, if some of them begin within a row.
+    pages: Option<GroupPages>,
 }
 
 /// Fetches the pages that hold the catalog's `columns` of rows of one row group.
@@ -81,11 +85,18 @@ pub(crate) async fn fetch(
     let UnitRows { object, description, rows, counted } = unit;
     let metadata = parse_unit(&description)?;
     let group = metadata.row_group(0).clone();
+    let pages = GroupPages::continuing(&metadata);
     let options = ArrowReaderOptions::new().with_schema(held_schema(source_schema));
     let unfit = |e: ParquetError| damaged(&object, e);
     let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(unfit)?;
     let mask = projection(&metadata, source_schema, mapping, columns);
-    let mut fetched = Fetched { object, rows, counted, group, runs: Vec::new(), metadata, mask };
+    let mut fetched = Fetched { object, rows, counted, group, runs: Vec::new(), metadata, mask, pages };
+    if let Some(wanted) = fetched.wanted() {
+        let ranges = wanted.ranges();
+        let bytes = reader.read_ranges(&fetched.object, &ranges).await?;
+        fetched.runs = ranges.into_iter().zip(bytes).collect();
+        return Ok(fetched);
+    }
     let mut decoder = fetched.decoder(usize::MAX)?;
     while let Asked::Pages(ranges) = asked(&mut decoder).map_err(|e| damaged(&fetched.object, e))? {
         let bytes = reader.read_ranges(&fetched.object, &ranges).await?;
@@ -157,21 +168,39 @@ impl Fetched {
         pick(&batch, source_schema, mapping, columns)
     }
 
-    /// Returns the rows in batches of `most`, together within what the catalog counts.
-    fn batches(&self, most: usize) -> Result<Vec<RecordBatch>> {
+    /// Returns the requested rows, if pages of the row group begin within a row.
+    fn wanted(&self) -> Option<Wanted<'_>> {
+        let pages = self.pages.as_ref()?;
+        Some(Wanted { metadata: &self.metadata, pages, columns: &self.mask, rows: &self.rows })
+    }
+
+    /// Returns a reader of the fetched pages, which begin with a row.
+    fn pushed(&self, most: usize) -> Result<Option<Box<ParquetRecordBatchReader>>> {
         let unfit = |e: ParquetError| damaged(&self.object, e);
         let mut decoder = self.decoder(most)?;
         let (ranges, bytes) = self.runs.iter().cloned().unzip();
         decoder.push_ranges(ranges, bytes).map_err(unfit)?;
-        let reader = match asked(&mut decoder).map_err(unfit)? {
-            Asked::Nothing(reader) => reader,
+        match asked(&mut decoder).map_err(unfit)? {
+            Asked::Nothing(reader) => Ok(reader),
             Asked::Pages(_) => {
                 let what = "pages that were not fetched are needed";
-                return Err(Error::new(ErrorKind::Bug, format!("{}: {what}", self.object.uri)));
+                Err(Error::new(ErrorKind::Bug, format!("{}: {what}", self.object.uri)))
             }
+        }
+    }
+
+    /// Returns the rows in batches of `most`, together within what the catalog counts.
+    fn batches(&self, most: usize) -> Result<Vec<RecordBatch>> {
+        let unfit = |e: ParquetError| damaged(&self.object, e);
+        let count = to_usize(self.rows.end - self.rows.start)?;
+        let reader = match self.wanted() {
+            Some(wanted) => {
+                let batch_rows = count.clamp(1, most.min(BATCH_ROWS));
+                Some(Box::new(wanted.reader(&self.runs, batch_rows).map_err(unfit)?))
+            }
+            None => self.pushed(most)?,
         };
         let (mut batches, mut held, mut rows) = (Vec::new(), HeldBytes::default(), 0);
-        let count = to_usize(self.rows.end - self.rows.start)?;
         for batch in reader.into_iter().flatten() {
             let batch = batch.map_err(|e| damaged(&self.object, e.into()))?;
             held.add(&batch);
