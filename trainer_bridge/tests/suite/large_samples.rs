@@ -207,7 +207,7 @@ fn a_budget_without_room_for_a_sample_is_an_error_that_states_all_sizes() {
 fn a_sample_that_fits_on_no_worker_is_an_error_at_once() {
     let dir = tempfile::tempdir().unwrap();
     noise(dir.path(), &[SIDE; 24]);
-    // A worker has at least 16 MiB for its four blocks of 3 MB each, and each image borrows 6 MB.
+    // A worker has 16 MiB, and at least one of them has four blocks or more, of 3 MB each; each image borrows 6 MB.
     let narrow =
         pipeline(dir.path()).batch(BatchSize::global(12)).decoder_memory(MIB / 2).budget_bytes(14 * MIB);
     let workers: Vec<Worker> = (0..3).map(|_| lending(dir.path(), MIB / 2, 64 * MIB)).collect();
@@ -215,7 +215,7 @@ fn a_sample_that_fits_on_no_worker_is_an_error_at_once() {
     let (_, error) = until_error(&narrow.workers(at(&workers)));
     let error = error.unwrap();
     assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
-    assert!(error.to_string().contains("raise budget_bytes or decoder_memory"), "{error}");
+    assert!(error.to_string().contains("raise budget_bytes"), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(30), "half of the deadline: {:?}", begun.elapsed());
 }
 
