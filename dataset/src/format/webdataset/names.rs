@@ -1,4 +1,4 @@
-//! What the name of a member says: its sample's key, and its kind.
+//! What the name of a member states: the key of its sample, and its kind.
 
 /// The extensions that webdataset decodes as integers.
 const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
