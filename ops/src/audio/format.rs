@@ -1,6 +1,7 @@
 //! The formats of audio files, and the error about bytes in none of them.
 
-use super::unsupported::{unsupported, unsupported_codec};
+use super::id3::id3_bytes;
+use super::magic::codec_by_magic;
 use feedstock_base::Error;
 
 /// An audio clip's file format and codec.
@@ -39,12 +40,20 @@ impl std::fmt::Display for AudioFormat {
 
 /// Returns the error about bytes that are in none of the formats. It names their codec if that is recognised.
 pub(super) fn unknown(bytes: &[u8]) -> Error {
-    if let Some(codec) = unsupported_codec(bytes) {
+    let clip = usize::try_from(id3_bytes(bytes)).ok().and_then(|start| bytes.get(start..));
+    if let Some(codec) = clip.and_then(codec_by_magic) {
         return unsupported(codec);
     }
     Error::bad_sample(format!(
         "{} bytes starting with {:02x?} are no MP3, FLAC, Ogg, WAV, M4A or AAC",
         bytes.len(),
         &bytes[..bytes.len().min(12)]
+    ))
+}
+
+/// Returns the error about an audio clip of a codec that is not decoded.
+pub(super) fn unsupported(codec: &str) -> Error {
+    Error::bad_sample(format!(
+        "the audio clip's codec is {codec}, which feedstock does not decode; convert the file, for example to FLAC"
     ))
 }

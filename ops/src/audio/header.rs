@@ -15,12 +15,13 @@ use super::decode::DecodeAudio;
 use super::decode::adts::{AdtsHeader, FRAME_SAMPLES};
 use super::decode::flac_format::StreamInfo;
 use super::decode::mp4::{Mp4Header, codec_in_mp4};
-use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame, id3_bytes};
+use super::decode::mpeg::{FrameHeader, Tag, Walk, first_frame};
 use super::decode::ogg::OggHeader;
 use super::decode::ogg_pages::first_stream;
 use super::decode::sniff::{Container, sniff};
 use super::decode::wav::WavHeader;
 use super::format::{AudioFormat, unknown};
+use super::id3::id3_bytes;
 use feedstock_base::{Error, Result};
 
 /// The content of an audio clip's header.

@@ -12,8 +12,7 @@ use super::mono::Mono;
 use super::mpeg::Trim;
 use super::options::DecodeAudio;
 use super::{faac, stream};
-use crate::audio::format::{AudioFormat, unknown};
-use crate::audio::unsupported::unsupported;
+use crate::audio::format::{AudioFormat, unknown, unsupported};
 use feedstock_base::Result;
 
 /// The samples of every AAC frame.

@@ -19,8 +19,7 @@ use super::mpeg::Trim;
 use super::options::DecodeAudio;
 use super::stream::{self, Track};
 use super::{faac, mp4_tables};
-use crate::audio::format::AudioFormat;
-use crate::audio::unsupported::unsupported;
+use crate::audio::format::{AudioFormat, unsupported};
 use feedstock_base::{Error, Result};
 
 /// The first audio track's header.

@@ -18,8 +18,7 @@ use super::ogg_pages::{LAST_PAGE, PAGE_MARK, Page, first_stream, is_complete, pa
 use super::options::DecodeAudio;
 use super::stream::{self, Track};
 use super::{opus, vorbis};
-use crate::audio::format::AudioFormat;
-use crate::audio::unsupported::unsupported;
+use crate::audio::format::{AudioFormat, unsupported};
 use crate::warning::Warning;
 use feedstock_base::{Error, Result};
 

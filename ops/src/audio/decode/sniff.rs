@@ -1,6 +1,6 @@
 //! The container of an audio clip, from its first bytes.
 
-use super::mpeg::id3_bytes;
+use crate::audio::id3::id3_bytes;
 use feedstock_base::{Error, Result};
 
 /// The container at the start of an audio clip's bytes.

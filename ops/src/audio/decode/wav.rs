@@ -11,8 +11,7 @@ use super::decoded::{Decoded, Losses};
 use super::mono::Mono;
 use super::mpeg::Trim;
 use super::options::DecodeAudio;
-use crate::audio::format::AudioFormat;
-use crate::audio::unsupported::unsupported;
+use crate::audio::format::{AudioFormat, unsupported};
 use feedstock_base::{Error, Result};
 
 /// Samples (of one channel) that are decoded at once: 8 channels of f64 are 512 KiB, which fit the second-level cache.

@@ -225,9 +225,10 @@ fn rows(
 
 #[cfg(test)]
 mod tests {
-    use super::super::mpeg::{Frame, Walk, id3_bytes};
+    use super::super::mpeg::{Frame, Walk};
     use super::super::{AudioDecoder, DecodeAudio};
     use super::HalfRate;
+    use crate::audio::id3::id3_bytes;
     use crate::audio::resample::{Resampler, resampled_length};
 
     /// Returns an audio clip at `to` Hz, decoded at its full rate and at half its rate.
