@@ -27,7 +27,7 @@ impl Engine {
     /// use feedstock_ingest::Engine;
     ///
     /// assert_eq!(Engine::new(2)?.threads(), 2);
-    /// assert_eq!(Engine::new(0).err().unwrap().message(), "threads must be at least 1");
+    /// assert_eq!(Engine::new(0).err().unwrap().message(), "threads must be at least 1; got 0");
     /// # Ok::<(), feedstock_ingest::Error>(())
     /// ```
     ///
