@@ -314,6 +314,16 @@ def test_a_process_ends_while_a_function_never_returns(imagenet):
     assert "is still running 0.2 s after its loader was closed" in done.stderr
 
 
+def test_close_before_the_first_batch_and_twice(raw):
+    loader = raw.map_python(lambda batch: batch.position, num_threads=2).loader()
+    loader.close()
+    assert next(iter(loader)) == 0
+    loader.close()
+    loader.close()
+    with raw.map_python(lambda batch: batch.position).loader() as unused:
+        assert unused.epoch == 0
+
+
 def test_threads_end_with_a_loader_that_is_not_closed(raw):
     before = set(threading.enumerate())
 

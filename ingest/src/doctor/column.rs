@@ -149,6 +149,7 @@ impl ColumnReport {
             // A panic is a defect, which the report names like any other refusal.
             Ok(bytes) => std::panic::catch_unwind(AssertUnwindSafe(|| self.medium.decode(decoding, bytes)))
                 .unwrap_or_else(|_| {
+                    decoding.forget();
                     Err("decoding panicked: a defect in feedstock; please report it".to_owned())
                 }),
             Err(problem) => Err(problem.to_owned()),

@@ -21,14 +21,12 @@ impl Decoding {
     /// A sample that takes more than `sample_bytes` of working memory is refused.
     pub(super) fn new(sample_bytes: u64) -> Result<Self> {
         let image = Chain::parse(IMAGE)?;
-        let mut scratch = Scratch::new();
-        scratch.allow(sample_bytes);
         Ok(Self {
             pixels: vec![0; image.output().bytes()],
             audio: Chain::parse(AUDIO)?,
             image,
             sample_bytes,
-            scratch,
+            scratch: scratch(sample_bytes),
             wave: RaggedRow::new(),
         })
     }
@@ -45,6 +43,11 @@ impl Decoding {
         Ok((self.wave.length(), warnings))
     }
 
+    /// Forgets the sample whose decoding panicked: its warnings, and buffers that are half written.
+    pub(super) fn forget(&mut self) {
+        self.scratch = scratch(self.sample_bytes);
+    }
+
     fn end(&mut self, decoded: Result<()>) -> Result<Warnings> {
         let warnings = self.scratch.take_warnings();
         match (self.scratch.take_needed(), decoded) {
@@ -52,6 +55,12 @@ impl Decoding {
             (_, decoded) => decoded.map(|()| warnings),
         }
     }
+}
+
+fn scratch(sample_bytes: u64) -> Scratch {
+    let mut scratch = Scratch::new();
+    scratch.allow(sample_bytes);
+    scratch
 }
 
 /// The chains draw nothing.

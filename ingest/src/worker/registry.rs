@@ -364,10 +364,8 @@ impl Registry {
         most_bytes: u64,
     ) -> Result<EngineLane> {
         job.check()?;
-        let (step_bytes, _) = Planner::of(&job).largest_need();
-        let needed =
-            step_bytes.saturating_mul(STEPS_RESERVED) + opened.recipe.dataset.catalog().reserve_bytes();
-        let blocks = self.memory.reserve(job.budget_bytes.max(needed.min(most_bytes)));
+        let wanted = self.wanted_bytes(opened, &job, most_bytes)?;
+        let blocks = self.memory.reserve(wanted);
         job.budget_bytes = blocks.bytes();
         let made = self.rows.reserve_all(made_bytes(opened, &job, places));
         let Some(made) = made.filter(|_| job.budget_bytes >= self.least_bytes) else {
@@ -382,6 +380,26 @@ impl Registry {
         EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
             self.engine.run_shared(job, sink, Some(sharing), Some(spare), overdue)
         })
+    }
+
+    /// Returns what a stream reserves if it is left. A worker makes steps ahead; the rank's own streams keep to their shares, so
+    /// that something is left for each other.
+    fn wanted_bytes(&self, opened: &OpenedRecipe, job: &Job, most_bytes: u64) -> Result<u64> {
+        if self.least_bytes == 0 {
+            return Ok(job.budget_bytes);
+        }
+        let (step_bytes, _) = Planner::of(job).largest_need();
+        let reserve_bytes = opened.recipe.dataset.catalog().reserve_bytes();
+        let step_with_reserve = step_bytes.saturating_add(reserve_bytes);
+        if step_with_reserve > self.memory.limit() && step_with_reserve <= most_bytes {
+            return Err(Error::config(format!(
+                "the blocks of a step take {} MiB, and the worker has {} MiB; raise --memory-bytes, or lower the batch size",
+                step_with_reserve >> 20,
+                self.memory.limit() >> 20
+            )));
+        }
+        let needed = step_bytes.saturating_mul(STEPS_RESERVED).saturating_add(reserve_bytes);
+        Ok(job.budget_bytes.max(needed.min(most_bytes)))
     }
 
     fn sharing(&self, opened: &OpenedRecipe, job: &Job) -> Result<Sharing> {

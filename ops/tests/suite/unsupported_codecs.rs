@@ -8,9 +8,18 @@ fn mp4_box(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
     [&size.to_be_bytes(), &name[..], content].concat()
 }
 
-/// An MP4 whose only track has this sample entry: one packet of 1,600 samples at 16 kHz.
+/// An MP4 whose only track has this sample entry.
 fn mp4(entry: &[u8; 4], inside: &[u8]) -> Vec<u8> {
+    mp4_of(&[track(entry, inside)])
+}
+
+fn mp4_of(tracks: &[Vec<u8>]) -> Vec<u8> {
     let ftyp = mp4_box(b"ftyp", b"M4A \0\0\0\0M4A ");
+    [ftyp, mp4_box(b"moov", &tracks.concat()), mp4_box(b"mdat", &[7; 64])].concat()
+}
+
+/// An audio track with this sample entry: one packet of 1,600 samples at 16 kHz.
+fn track(entry: &[u8; 4], inside: &[u8]) -> Vec<u8> {
     let sound = [&[0; 8][..], &[0, 1, 0, 16, 0, 0, 0, 0], &16_000_u32.to_be_bytes()[2..], &[0, 0]].concat();
     let entry = mp4_box(entry, &[&[0, 0, 0, 0, 0, 0, 0, 1][..], &sound, inside].concat());
     let stsd = mp4_box(b"stsd", &[&[0, 0, 0, 0, 0, 0, 0, 1][..], &entry].concat());
@@ -22,8 +31,7 @@ fn mp4(entry: &[u8; 4], inside: &[u8]) -> Vec<u8> {
         &[&[0; 12][..], &16_000_u32.to_be_bytes(), &1600_u32.to_be_bytes(), &[0; 4]].concat(),
     );
     let hdlr = mp4_box(b"hdlr", &[&[0; 8][..], b"soun", &[0; 13]].concat());
-    let trak = mp4_box(b"trak", &mp4_box(b"mdia", &[mdhd, hdlr, minf].concat()));
-    [ftyp, mp4_box(b"moov", &trak), mp4_box(b"mdat", &[7; 64])].concat()
+    mp4_box(b"trak", &mp4_box(b"mdia", &[mdhd, hdlr, minf].concat()))
 }
 
 /// An `esds` box with this object type and AudioSpecificConfig.
@@ -110,6 +118,15 @@ fn alac_in_mp4_is_not_catalogued_as_aac_and_keeps_its_duration() {
     let header = read_audio_header(&bytes, bytes.len() as u64).unwrap();
     assert_eq!(header.format, AudioFormat::Unsupported("ALAC"));
     assert_eq!((header.format.to_string().as_str(), header.seconds()), ("ALAC", Some(0.1)));
+}
+
+#[test]
+fn an_mp4_with_a_track_that_is_decoded_is_not_named() {
+    let aac = || track(b"mp4a", &esds(0x40, &[0x14, 0x08]));
+    for tracks in [[track(b"dtsc", &[]), aac()], [aac(), track(b"enca", &[])]] {
+        assert_eq!(unsupported_codec(&mp4_of(&tracks)), None);
+    }
+    assert_eq!(unsupported_codec(&mp4_of(&[track(b"dtsc", &[]), track(b"alac", &[])])), Some("DTS"));
 }
 
 #[test]

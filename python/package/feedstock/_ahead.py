@@ -253,7 +253,8 @@ class Ahead:
         for pool in pools:
             pool.end()
         until = time.monotonic() + _CLOSE
-        for pool, (function, _) in zip(pools, self._functions, strict=True):
+        # Before the first batch there are no pools.
+        for pool, (function, _) in zip(pools, self._functions, strict=False):
             if not pool.join(until):
                 warnings.warn(
                     f"map_python: {function!r} is still running {_CLOSE:g} s after its loader was closed; its result "

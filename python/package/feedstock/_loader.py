@@ -415,9 +415,11 @@ class Loader:
         """
         if self._undelivered() is not None:
             self._go(self._state()[2])
-        if self._ahead is not None:
-            self._ahead.close()
-        self._native.stop()
+        try:
+            if self._ahead is not None:
+                self._ahead.close()
+        finally:
+            self._native.stop()
 
     def __enter__(self) -> Loader:
         return self
@@ -486,5 +488,6 @@ _live: weakref.WeakSet[Loader] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     for loader in list(_live):
-        with contextlib.suppress(FeedstockError):  # loaders of a forked parent
+        # Loaders of a forked parent, and warnings that are errors: the other loaders are closed nevertheless.
+        with contextlib.suppress(Exception):
             loader.close()

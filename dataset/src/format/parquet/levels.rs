@@ -19,6 +19,9 @@ const LENGTH_BYTES: usize = 4;
 /// Limit on the bytes of a page's levels: 2²⁵ values of one level of lists. Pages that claim more are not decompressed.
 const MAX_LEVEL_BYTES: usize = 4 << 20;
 
+/// The most bytes of levels for a value: a run of one value, its length and a level of 16 bits.
+const RUN_BYTES: u64 = 3;
+
 /// The rows of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageRows {
@@ -49,7 +52,8 @@ pub(super) fn count(codec: Compression, stored: &[u8], values: u64, max_level: i
     let Some(start) = prefix(codec, stored, LENGTH_BYTES) else { return Counted::Unknown };
     let Ok(length) = <[u8; LENGTH_BYTES]>::try_from(start.as_slice()) else { return Counted::Short };
     let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
-    if length > MAX_LEVEL_BYTES {
+    let longest = values.saturating_mul(RUN_BYTES).saturating_add(RUN_BYTES);
+    if length > MAX_LEVEL_BYTES || length as u64 > longest {
         return Counted::Unknown;
     }
     let most = LENGTH_BYTES + length;

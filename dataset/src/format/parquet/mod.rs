@@ -85,9 +85,9 @@ impl Format for Parquet {
     }
 
     /// 1: the columns that statistics prove to have nulls are listed. 2: blocks have their memory, which only footers
-    /// state.
+    /// state. 3: pages that begin within a row are marked, which a program that ignores the marks would misread.
     fn columns_version(&self) -> u32 {
-        2
+        3
     }
 
     fn has_statistics(&self) -> bool {

@@ -11,6 +11,7 @@
 //! `first_row_index` is the number of rows that begin before the page, for every page. Invariant: the pages of a run of rows
 //! hold all of these rows' values.
 
+use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation};
 use std::ops::Range;
@@ -42,16 +43,24 @@ impl GroupPages {
     }
 
     /// Returns the pages of a unit's footer, if some of them begin within a row.
-    pub(super) fn continuing(unit: &ParquetMetaData) -> Option<Self> {
-        let marks = unit.file_metadata().key_value_metadata()?;
-        let index = unit.offset_index()?.first()?.clone();
-        let mut pages = Self::aligned(index);
-        for KeyValue { key, value } in marks {
-            let column: usize = key.strip_prefix(KEY)?.parse().ok()?;
-            let marks = value.as_ref()?.chars().map(|mark| mark == CONTINUES);
-            *pages.continues.get_mut(column)? = marks.collect();
-        }
-        Some(pages)
+    ///
+    /// # Errors
+    /// If the marks are damaged. Without them, rows would be read at the wrong place.
+    pub(super) fn continuing(unit: &ParquetMetaData) -> ParquetResult<Option<Self>> {
+        let Some(marks) = unit.file_metadata().key_value_metadata() else { return Ok(None) };
+        let index = unit.offset_index().and_then(|groups| groups.first());
+        let pages = index.and_then(|index| {
+            let mut pages = Self::aligned(index.clone());
+            for KeyValue { key, value } in marks {
+                let column: usize = key.strip_prefix(KEY)?.parse().ok()?;
+                let marks: Vec<bool> = value.as_ref()?.chars().map(|mark| mark == CONTINUES).collect();
+                let is_of_pages = index.get(column)?.page_locations().len() == marks.len();
+                *pages.continues.get_mut(column).filter(|_| is_of_pages)? = marks;
+            }
+            Some(pages)
+        });
+        let damaged = || ParquetError::General("the catalog's marks of pages are damaged".to_owned());
+        pages.map(Some).ok_or_else(damaged)
     }
 
     /// Returns the marks of pages that begin within a row, as a unit's footer keeps them.

@@ -48,6 +48,8 @@ const MAX_LEVEL_READ: u64 = 8 << 20;
 const FEW_PAGES: u64 = 4096;
 /// The smallest real pages hold 20,000 rows of one value, in about 40 bytes.
 const TINY_PAGE_BYTES: u64 = 32;
+/// Limit on the pages of a column chunk: 100 MB while it is walked. Row groups with more are not cut.
+const MAX_PAGES: u64 = 1 << 20;
 
 /// The pages of a row group, and the sizes that their headers state.
 pub(super) struct Walked {
@@ -140,7 +142,7 @@ impl Walk<'_> {
         let start = at;
         while at < end {
             let pages = headers.len() as u64;
-            if pages > FEW_PAGES && (at - start) / pages < TINY_PAGE_BYTES {
+            if pages > MAX_PAGES || pages > FEW_PAGES && (at - start) / pages < TINY_PAGE_BYTES {
                 return Ok(None);
             }
             if pages > 1 && (at - start) / pages <= SMALL_PAGE_BYTES {

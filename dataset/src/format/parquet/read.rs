@@ -85,9 +85,9 @@ pub(crate) async fn fetch(
     let UnitRows { object, description, rows, counted } = unit;
     let metadata = parse_unit(&description)?;
     let group = metadata.row_group(0).clone();
-    let pages = GroupPages::continuing(&metadata);
-    let options = ArrowReaderOptions::new().with_schema(held_schema(source_schema));
     let unfit = |e: ParquetError| damaged(&object, e);
+    let pages = GroupPages::continuing(&metadata).map_err(unfit)?;
+    let options = ArrowReaderOptions::new().with_schema(held_schema(source_schema));
     let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata), options).map_err(unfit)?;
     let mask = projection(&metadata, source_schema, mapping, columns);
     let mut fetched = Fetched { object, rows, counted, group, runs: Vec::new(), metadata, mask, pages };

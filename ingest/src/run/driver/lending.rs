@@ -91,9 +91,14 @@ impl<D: Destination> Driver<D> {
         self.budget_bytes.saturating_add(beyond)
     }
 
-    /// Gives the memory beyond the budget back once no recent step needed it.
+    /// Whether another run lacks the memory beyond the budget.
+    pub(super) fn is_memory_wanted(&self) -> bool {
+        self.spare.as_ref().is_some_and(Spare::is_wanted)
+    }
+
+    /// Gives the memory beyond the budget back once no recent step needed it, or another run lacks it.
     pub(super) fn shrink(&mut self, now: PlanTime) {
-        if self.loan_room.bytes() == 0 {
+        if self.loan_room.bytes() == 0 || self.is_memory_wanted() {
             self.give_back(now);
         }
     }
@@ -101,7 +106,7 @@ impl<D: Destination> Driver<D> {
     /// Gives the memory beyond the budget back that another run lacks, and the steps ahead that need it. The run may have stopped
     /// because its rank waits for the rank of that run.
     pub(super) fn release(&mut self) {
-        let is_wanted = self.spare.as_ref().is_some_and(Spare::is_wanted);
+        let is_wanted = self.is_memory_wanted();
         let oldest = self.active.first_key_value().map(|(_, active)| &active.planned);
         let oldest = oldest.or_else(|| self.ahead.front().map(|admitted| &admitted.planned));
         let now = oldest.map_or(0, |planned| self.planner.time(&planned.step));

@@ -221,6 +221,11 @@ impl<D: Destination> Driver<D> {
             }
             let Some((index, planned)) = self.next_step() else { return };
             let is_first = self.ahead.is_empty() && self.active.is_empty();
+            if !is_first && self.is_memory_wanted() {
+                // The memory goes back when the running steps have ended.
+                self.refused.insert(index, planned);
+                return;
+            }
             let free_bytes = if is_first { 0 } else { self.loan_room.bytes() };
             match self.residency.admit(&planned.needs, self.planner.time(&planned.step), free_bytes) {
                 Ok(admitted) => {

@@ -82,12 +82,20 @@ impl Mp4Header {
     }
 }
 
-/// Returns the name of the first audio track's codec, if it is not decoded.
+/// Returns the name of the first audio track's codec, if no audio track is decoded: symphonia leaves tracks of codecs out that it
+/// does not know.
 pub(in crate::audio) fn codec_in_mp4(head: &[u8]) -> Option<&'static str> {
     let media = all(head, &[b"moov", b"trak", b"mdia"]);
     let is_audio =
         |media: &&&[u8]| inside(media, &[b"hdlr"]).is_some_and(|handler| handler.get(8..12) == Some(b"soun"));
-    let entry = inside(media.iter().find(is_audio)?, &[b"minf", b"stbl", b"stsd"])?.get(8..)?;
+    let codecs: Option<Vec<&'static str>> =
+        media.iter().filter(is_audio).map(|media| codec_of_track(media)).collect();
+    codecs?.first().copied()
+}
+
+/// Returns the name of a track's codec, if it is not decoded.
+fn codec_of_track(media: &[u8]) -> Option<&'static str> {
+    let entry = inside(media, &[b"minf", b"stbl", b"stsd"])?.get(8..)?;
     Some(match entry.get(4..8)?.first_chunk::<4>()? {
         b"mp4a" => return inside(entry.get(36..)?, &[b"esds"]).and_then(codec_of_mp4a),
         b"alac" => "ALAC",
