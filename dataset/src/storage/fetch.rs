@@ -10,6 +10,7 @@
 //! ETag out of a 206 does not state which version it sends.
 
 use super::failure::Fault;
+use super::hedge::Hedged;
 use super::object::ObjectRef;
 use super::pace::{Limits, Pace};
 use super::progress::Progress;
@@ -117,25 +118,34 @@ impl Store {
     /// Fills `partial`, or returns its bytes if they came in one part.
     pub(super) async fn fetch(&self, asked: Asked<'_>, partial: &Partial) -> Result<Option<Bytes>, Ended> {
         let progress = Progress::bytes(partial.range.end - partial.range.start);
-        let (progress, limits) = (&progress, self.shared.limits);
+        let progress = &progress;
         let conditions = conditions(asked.object, self.scheme);
-        self.until_done_with(progress, |_| attempt(asked, conditions.clone(), partial, progress, limits))
-            .await
+        let with = Means { conditions: &conditions, limits: self.shared.limits, hedged: self.hedged() };
+        self.until_done_with(progress, |_| attempt(asked, with, partial, progress)).await
     }
+}
+
+/// How a range is requested.
+#[derive(Clone, Copy)]
+struct Means<'a> {
+    /// What pins the version.
+    conditions: &'a GetOptions,
+    limits: Limits,
+    hedged: Hedged<'a>,
 }
 
 /// Makes one attempt. Compares the length with the range, and size and version with the catalog's.
 async fn attempt(
     asked: Asked<'_>,
-    conditions: GetOptions,
+    with: Means<'_>,
     partial: &Partial,
     progress: &Progress,
-    limits: Limits,
 ) -> Result<Option<Bytes>, Fault> {
+    let limits = with.limits;
     if partial.arrived() > 0 && !partial.is_pinned() {
         partial.lose(progress);
     }
-    let answer = request(asked, conditions, partial, progress, limits).await?;
+    let answer = request(asked, with, partial, progress).await?;
     check_version(&answer.meta, asked.object)?;
     if !partial.continues(strong(&answer.meta)) {
         partial.lose(progress);
@@ -184,14 +194,15 @@ async fn attempt(
 /// Requests the missing bytes.
 async fn request(
     asked: Asked<'_>,
-    conditions: GetOptions,
+    with: Means<'_>,
     partial: &Partial,
     progress: &Progress,
-    limits: Limits,
 ) -> Result<GetResult, Fault> {
-    let ask = |range: Option<Range<u64>>| {
-        let options = GetOptions { range: range.map(GetRange::Bounded), ..conditions.clone() };
-        within(limits.stall, asked.remote.objects.get_opts(asked.path, options))
+    let ask = async |range: Option<Range<u64>>| {
+        let missing = partial.missing();
+        let options = GetOptions { range: range.map(GetRange::Bounded), ..with.conditions.clone() };
+        let get = || within(with.limits.stall, asked.remote.objects.get_opts(asked.path, options.clone()));
+        with.hedged.first(missing.end - missing.start, get).await
     };
     if !partial.is_whole {
         return ask(Some(partial.missing())).await;

@@ -66,6 +66,13 @@ impl Limiter {
         }
     }
 
+    /// Returns a permit if one is free and no caller waits.
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+        let mut state = self.lock();
+        let is_free = state.waiting.is_empty() && state.under_way < state.aimd.limit();
+        is_free.then(|| self.issue(&mut state))
+    }
+
     fn issue(self: &Arc<Self>, state: &mut State) -> Permit {
         state.under_way += 1;
         state.peak = state.peak.max(state.under_way);

@@ -28,10 +28,12 @@ mod failure;
 mod fan_out;
 mod fetch;
 mod head;
+mod hedge;
 mod journal;
 mod key_distance;
 mod key_ranges;
 mod key_span;
+mod latencies;
 mod limiter;
 mod list;
 mod local;
@@ -420,6 +422,7 @@ impl Storage {
         StorageStats {
             requests: read(&counters.requests),
             retries: read(&counters.retries),
+            hedges: read(&counters.hedges),
             throttled: read(&counters.throttled),
             failed: read(&counters.failed),
             read_bytes: read(&counters.read_bytes),

@@ -42,7 +42,8 @@ pub(crate) fn status() -> Option<u16> {
     ANSWER.try_with(|answer| answer.borrow().status).ok().flatten()
 }
 
-fn note(answer: Answer) {
+/// Notes the last answer of this attempt.
+pub(super) fn note(answer: Answer) {
     let _ = ANSWER.try_with(|cell| *cell.borrow_mut() = answer); // outside an attempt, nothing reads it
 }
 

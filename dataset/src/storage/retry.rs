@@ -25,6 +25,7 @@ const CREDENTIAL_ATTEMPTS: u32 = 3;
 pub(crate) struct Counters {
     pub(crate) requests: AtomicU64,
     pub(crate) retries: AtomicU64,
+    pub(crate) hedges: AtomicU64,
     pub(crate) throttled: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
@@ -34,10 +35,12 @@ pub(crate) struct Counters {
 /// What storage has done since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StorageStats {
-    /// Requests sent, retries included.
+    /// Requests sent, retries and hedges included.
     pub requests: u64,
     /// Requests that were sent again after a fault.
     pub retries: u64,
+    /// Requests that were sent in addition to one whose answer was late.
+    pub hedges: u64,
     /// Answers that requested a lower rate (503, 429).
     pub throttled: u64,
     /// Operations that ended in an error.

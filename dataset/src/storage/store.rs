@@ -2,6 +2,7 @@
 
 use super::credentials::Steady;
 use super::failure::Fault;
+use super::hedge::{Hedged, Hedging};
 use super::limiter::Limiter;
 use super::observe::ObservedConnector;
 use super::options::StorageOptions;
@@ -46,12 +47,14 @@ pub(crate) struct Store {
     pub(crate) name: String,
     pub(crate) shared: Arc<Shared>,
     pub(crate) limiter: Arc<Limiter>,
+    hedging: Arc<Hedging>,
 }
 
 /// What the stores of one host and user share.
 #[derive(Clone)]
 pub(super) struct Host {
     limiter: Arc<Limiter>,
+    hedging: Arc<Hedging>,
     options: ClientOptions,
     client: HttpClient,
 }
@@ -63,7 +66,8 @@ impl Host {
             client = client.with_config(key, value.expose());
         }
         let made = connector(options).connect(&client).map_err(|e| not_opened(at, shared, &e))?;
-        Ok(Self { limiter: Limiter::new(options.max_concurrency), options: client, client: made })
+        let (limiter, hedging) = (Limiter::new(options.max_concurrency), Hedging::new(options.hedge));
+        Ok(Self { limiter, hedging, options: client, client: made })
     }
 }
 
@@ -90,20 +94,21 @@ impl Store {
         shared: &Arc<Shared>,
         host: impl FnOnce() -> Result<Host>,
     ) -> Result<Self> {
-        let limiter = || Limiter::new(options.max_concurrency);
-        let (backend, limiter) = match at.scheme {
-            Scheme::Local => (Ok(Backend::Local), limiter()),
-            Scheme::Memory => (Ok(memory()), limiter()),
-            Scheme::S3 => (s3(at, options), limiter()),
-            Scheme::Gcs => (gcs(at, options), limiter()),
-            Scheme::Azure => (azure(at, options), limiter()),
+        let own = || (Limiter::new(options.max_concurrency), Hedging::new(options.hedge));
+        let (backend, (limiter, hedging)) = match at.scheme {
+            Scheme::Local => (Ok(Backend::Local), own()),
+            Scheme::Memory => (Ok(memory()), own()),
+            Scheme::S3 => (s3(at, options), own()),
+            Scheme::Gcs => (gcs(at, options), own()),
+            Scheme::Azure => (azure(at, options), own()),
             Scheme::Http => {
                 let host = host()?;
-                (http(at, &host), host.limiter)
+                (http(at, &host), (host.limiter, host.hedging))
             }
         };
         let backend = backend.map_err(|e| not_opened(at, shared, &e))?;
-        Ok(Self { backend, scheme: at.scheme, name: at.store_name(), shared: Arc::clone(shared), limiter })
+        let (scheme, name, shared) = (at.scheme, at.store_name(), Arc::clone(shared));
+        Ok(Self { backend, scheme, name, shared, limiter, hedging })
     }
 
     /// Runs the retry loop with this store's limiter, for operations that succeed as a whole or not at all.
@@ -122,6 +127,11 @@ impl Store {
         Fut: Future<Output = Result<T, Fault>>,
     {
         until_done(&self.shared, &self.limiter, progress, attempt).await
+    }
+
+    /// Returns what makes reads twice whose answers are late.
+    pub(super) fn hedged(&self) -> Hedged<'_> {
+        Hedged { hedging: &self.hedging, limiter: &self.limiter, counters: &self.shared.counters }
     }
 
     pub(crate) fn stall(&self) -> Duration {

@@ -26,6 +26,7 @@ mod signed_urls;
 mod storage_contract;
 mod storage_errors;
 mod storage_faults;
+mod storage_hedges;
 mod storage_listing;
 mod storage_presigned;
 mod storage_redirects;

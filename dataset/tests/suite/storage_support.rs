@@ -6,11 +6,13 @@ use feedstock_testkit::{FaultProxy, S3Server};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Returns options with deadlines that are short enough for tests and long enough for a busy machine.
+/// Returns options with deadlines that are short enough for tests and long enough for a busy machine. Reads are not hedged, so that
+/// requests can be counted.
 pub(crate) fn options() -> StorageOptions {
     StorageOptions {
         deadline: Duration::from_secs(20),
         stall_timeout: Duration::from_secs(5),
+        hedge: false,
         ..StorageOptions::default()
     }
 }
