@@ -321,7 +321,7 @@ def test_without_a_finish_batches_stay_in_their_slots(bytes_only):
             assert torch.equal(image, wanted["image"])
             ids = batch.torch(ids=True)["sample_ids"]
             assert ids.tolist() == batch.sample_ids.tolist()
-            with pytest.raises(fs.ConfigError, match="made for a device"):
+            with pytest.raises(fs.ConfigError, match="the batch is on a device"):
                 batch.__arrow_c_array__()
 
 

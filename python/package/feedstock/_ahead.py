@@ -85,7 +85,8 @@ class _Pool:
 
     def end(self) -> None:
         """Cancels the calls that have not begun. The threads end after those that run."""
-        self._end()
+        self._end.detach()  # at Python's exit, calling it would do nothing
+        _end(self._tasks, len(self._threads), os.getpid())
 
     def join(self, until: float) -> bool:
         """Waits for the threads until ``until``, of ``time.monotonic``. Returns whether all have ended."""
