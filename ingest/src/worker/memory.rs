@@ -41,11 +41,11 @@ impl Memory {
     }
 
     /// The memory of one rank's streams in its own process. They serve different strands and request their shares of
-    /// `budget_bytes`. The memory is twice that: half of it more is for streams that replace or race others, and the last quarter is
-    /// for what exceeds a share.
+    /// `budget_bytes`. As much again is never reserved, but taken for what exceeds a share, and by streams that replace or race others.
+    /// So each stream in turn can have all that its rank may take, whatever the others have reserved.
     pub(crate) fn of_rank(budget_bytes: u64) -> Self {
         let limit = budget_bytes.saturating_mul(2);
-        Self::with(limit, limit - limit / 4, StreamShare::All)
+        Self::with(limit, budget_bytes, StreamShare::All)
     }
 
     /// Memory without a limit.
@@ -160,8 +160,8 @@ mod tests {
         let shares: Vec<Reserved> = [50, 25, 25].map(|share| memory.reserve(share)).into();
         let successors: Vec<Reserved> = [50, 25, 25].map(|share| memory.reserve(share)).into();
         let bytes = |streams: &[Reserved]| streams.iter().map(Reserved::bytes).collect::<Vec<_>>();
-        assert_eq!((bytes(&shares), bytes(&successors)), (vec![50, 25, 25], vec![50, 0, 0]));
-        assert!(memory.take(50).is_some(), "for steps that exceed their streams' shares");
+        assert_eq!((bytes(&shares), bytes(&successors)), (vec![50, 25, 25], vec![0, 0, 0]));
+        assert!(memory.take(100).is_some(), "for steps that exceed their streams' shares");
         drop(shares);
         assert_eq!(memory.reserve(u64::MAX).bytes(), 100);
     }
