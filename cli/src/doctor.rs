@@ -22,8 +22,9 @@ Examples:
   feedstock doctor s3://bucket/train --samples 10000     # evenly spaced runs of 64 samples, 10,000 in all
   feedstock doctor /data/cv-corpus --split train --json  # one JSON object with all bad samples (--listed)
 
-Every sample is decoded whole, with the default limits of the ops and the memory limit of a run. Exit codes: 0 every sample decodes · 5 some samples do not
-decode; they are listed, and training with on_error=raise would stop at them · others as in `feedstock --help`.";
+Every sample is decoded whole, with the default limits of the ops and the memory limit of a run. Exit codes: 0 every
+sample decodes · 5 some samples do not decode; they are listed, and training with on_error=raise would stop at them ·
+others as in `feedstock --help`.";
 
 /// Decode all or some samples of a data set, and report bad samples, unusual values and the quality of the layout.
 #[derive(Args)]

@@ -6,9 +6,6 @@ use crate::{Error, Result};
 use feedstock_dataset::UnsupportedAudio;
 use feedstock_ops::Op;
 
-/// Audio clips that a message names for each codec.
-const EXAMPLES: usize = 3;
-
 impl Pipeline {
     /// Checks that the run decodes no audio clip whose header states a codec that is not decoded. With
     /// [`OnError::Skip`], it logs a warning.
@@ -18,21 +15,18 @@ impl Pipeline {
                 map.column == codec.column && matches!(map.ops.0.first(), Some(Op::DecodeAudio(_)))
             })
         };
-        let found: Vec<String> = self
-            .recipe
-            .dataset
-            .unsupported_audio()
-            .iter()
-            .filter(|codec| decoded(codec))
-            .map(|codec| self.describe(codec))
-            .collect();
+        let dataset = &self.recipe.dataset;
+        let mut found = dataset.unsupported_audio();
+        found.retain(decoded);
         if found.is_empty() {
             return Ok(());
         }
+        let named =
+            |codec: &UnsupportedAudio| format!("{} ({})", codec.codec, codec.examples(dataset.catalog()));
         let message = format!(
             "{}: the headers of audio clips state codecs that feedstock does not decode: {}",
-            self.recipe.dataset.uri(),
-            found.join("; ")
+            dataset.uri(),
+            found.iter().map(named).collect::<Vec<_>>().join("; ")
         );
         match self.on_error {
             OnError::Raise => Err(Error::config(format!(
@@ -43,13 +37,5 @@ impl Pipeline {
                 Ok(())
             }
         }
-    }
-
-    fn describe(&self, codec: &UnsupportedAudio) -> String {
-        let catalog = self.recipe.dataset.catalog();
-        let named: Vec<String> =
-            codec.first.iter().take(EXAMPLES).map(|sample| catalog.describe_sample(*sample)).collect();
-        let more = if codec.samples > named.len() as u64 { " …" } else { "" };
-        format!("{} ({}{more})", codec.codec, named.join(", "))
     }
 }

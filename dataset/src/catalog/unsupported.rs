@@ -52,16 +52,21 @@ impl UnsupportedTally {
 impl UnsupportedAudio {
     /// Returns a note: the codec, the number of samples, and the first of them.
     pub(crate) fn describe(&self, catalog: &Catalog) -> String {
-        let examples: Vec<String> =
-            self.first.iter().take(EXAMPLES).map(|sample| catalog.describe_sample(*sample)).collect();
-        let more = if self.samples > EXAMPLES as u64 { " …" } else { "" };
         format!(
-            "{} {} of the codec {}, which is not decoded: {}{more}",
+            "{} {} of the codec {}, which is not decoded: {}",
             self.samples,
             if self.samples == 1 { "audio clip is" } else { "audio clips are" },
             self.codec,
-            examples.join(", ")
+            self.examples(catalog)
         )
+    }
+
+    /// Returns the names of the first samples, three at most, of the catalog whose ids they have: `a.m4a, b.m4a, c.m4a …`.
+    pub fn examples(&self, catalog: &Catalog) -> String {
+        let names = self.first.iter().take(EXAMPLES).map(|sample| catalog.describe_sample(*sample));
+        let names: Vec<String> = names.collect();
+        let more = if self.samples > names.len() as u64 { " …" } else { "" };
+        format!("{}{more}", names.join(", "))
     }
 }
 

@@ -117,8 +117,7 @@ impl Partial {
 impl Store {
     /// Fills `partial`, or returns its bytes if they came in one part.
     pub(super) async fn fetch(&self, asked: Asked<'_>, partial: &Partial) -> Result<Option<Bytes>, Ended> {
-        let progress = Progress::bytes(partial.range.end - partial.range.start);
-        let progress = &progress;
+        let progress = &Progress::bytes(partial.range.end - partial.range.start);
         let conditions = conditions(asked.object, self.scheme);
         let with = Means { conditions: &conditions, limits: self.shared.limits, hedged: self.hedged() };
         self.until_done_with(progress, |_| attempt(asked, with, partial, progress)).await

@@ -1,37 +1,12 @@
 //! Faults of a real S3 server, injected by a proxy in front of it: nothing is lost or wrong, and retries are counted.
 
-use crate::storage_support::{S3, data, options, storage};
-use bytes::Bytes;
-use feedstock_dataset::{ErrorKind, ObjectRef, Storage};
+use crate::storage_support::{Case, LEN, data, options, storage};
+use feedstock_dataset::ErrorKind;
 use feedstock_testkit::{Fault, FaultProxy, Rule, StaticServer};
 use futures::StreamExt;
 use std::time::{Duration, Instant};
 
-const LEN: usize = 300_000;
-
-/// One object behind the proxy.
-struct Case {
-    s3: S3,
-    storage: Storage,
-    object: ObjectRef,
-    bytes: Bytes,
-}
-
 impl Case {
-    async fn new() -> Self {
-        Self::with(options()).await
-    }
-
-    async fn with(options: feedstock_dataset::StorageOptions) -> Self {
-        let s3 = S3::start();
-        let bytes = data(LEN, 7);
-        s3.put("folder/x", &bytes);
-        let storage = s3.storage(options);
-        let object = storage.head("s3://bucket/folder/x").await.unwrap();
-        s3.proxy.forget();
-        Self { s3, storage, object, bytes }
-    }
-
     /// Reads a range `times` times under `rule` and checks the bytes and the count of retries.
     async fn survives(&self, rule: Rule, retries: u64) {
         let before = self.storage.stats();

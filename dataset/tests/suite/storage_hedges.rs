@@ -1,33 +1,18 @@
 //! Reads whose first byte is late are requested a second time.
 
-use crate::storage_support::{S3, data, options};
-use bytes::Bytes;
-use feedstock_dataset::{ErrorKind, ObjectRef, Storage, StorageOptions};
+use crate::storage_support::{Case, LEN, data, options};
+use feedstock_dataset::{ErrorKind, StorageOptions};
 use feedstock_testkit::{Fault, Rule};
 use std::time::{Duration, Instant};
 
-const LEN: usize = 300_000;
 const MINUTE: Duration = Duration::from_secs(60);
 
-struct Case {
-    s3: S3,
-    storage: Storage,
-    object: ObjectRef,
-    bytes: Bytes,
+async fn case(hedge: bool) -> Case {
+    let (deadline, stall_timeout) = (Duration::from_secs(120), Duration::from_secs(20));
+    Case::with(StorageOptions { hedge, deadline, stall_timeout, ..options() }).await
 }
 
 impl Case {
-    async fn new(hedge: bool) -> Self {
-        let s3 = S3::start();
-        let bytes = data(LEN, 7);
-        s3.put("folder/x", &bytes);
-        let stall_timeout = Duration::from_secs(20);
-        let deadline = Duration::from_secs(120);
-        let storage = s3.storage(StorageOptions { hedge, stall_timeout, deadline, ..options() });
-        let object = storage.head("s3://bucket/folder/x").await.unwrap();
-        Self { s3, storage, object, bytes }
-    }
-
     /// Reads a range, and returns how long it took.
     async fn read(&self) -> Duration {
         let began = Instant::now();
@@ -41,7 +26,7 @@ impl Case {
 
 #[tokio::test]
 async fn requests_that_are_never_answered_cost_little() {
-    let case = Case::new(true).await;
+    let case = case(true).await;
     case.s3.proxy.inject(Rule::every(60, Fault::StallBeforeHead(MINUTE)));
     for read in 0..300 {
         let took = case.read().await;
@@ -54,7 +39,7 @@ async fn requests_that_are_never_answered_cost_little() {
 
 #[tokio::test]
 async fn the_answer_to_the_first_request_is_not_counted_if_it_comes_later() {
-    let case = Case::new(true).await;
+    let case = case(true).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallBeforeHead(Duration::from_millis(1500))));
     let before = case.storage.stats();
     let took = case.read().await;
@@ -67,7 +52,7 @@ async fn the_answer_to_the_first_request_is_not_counted_if_it_comes_later() {
 
 #[tokio::test]
 async fn without_hedges_the_first_request_is_waited_for() {
-    let case = Case::new(false).await;
+    let case = case(false).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallBeforeHead(Duration::from_millis(1500))));
     let before = case.storage.stats();
     assert!(case.read().await > Duration::from_millis(1400));
@@ -78,7 +63,7 @@ async fn without_hedges_the_first_request_is_waited_for() {
 /// The second request finds another version, and so does the first one.
 #[tokio::test]
 async fn an_object_that_is_replaced_between_two_requests_is_gone() {
-    let case = Case::new(true).await;
+    let case = case(true).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallBeforeHead(Duration::from_secs(3))));
     let replaced = async {
         tokio::time::sleep(Duration::from_millis(300)).await;

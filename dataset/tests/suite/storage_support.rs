@@ -1,7 +1,7 @@
 //! Helpers of the storage tests.
 
 use bytes::Bytes;
-use feedstock_dataset::{IoRuntime, Secret, Storage, StorageOptions};
+use feedstock_dataset::{IoRuntime, ObjectRef, Secret, Storage, StorageOptions};
 use feedstock_testkit::{FaultProxy, S3Server};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -61,5 +61,32 @@ impl S3 {
     /// Returns storage that reaches the server through the proxy.
     pub(crate) fn storage(&self, options: StorageOptions) -> Storage {
         storage(with_config(options, S3Server::config_at(&self.proxy.endpoint())))
+    }
+}
+
+/// Bytes of the object of a [`Case`].
+pub(crate) const LEN: usize = 300_000;
+
+/// One object behind the proxy.
+pub(crate) struct Case {
+    pub(crate) s3: S3,
+    pub(crate) storage: Storage,
+    pub(crate) object: ObjectRef,
+    pub(crate) bytes: Bytes,
+}
+
+impl Case {
+    pub(crate) async fn new() -> Self {
+        Self::with(options()).await
+    }
+
+    pub(crate) async fn with(options: StorageOptions) -> Self {
+        let s3 = S3::start();
+        let bytes = data(LEN, 7);
+        s3.put("folder/x", &bytes);
+        let storage = s3.storage(options);
+        let object = storage.head("s3://bucket/folder/x").await.unwrap();
+        s3.proxy.forget();
+        Self { s3, storage, object, bytes }
     }
 }

@@ -22,7 +22,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Allocates at least `bytes` bytes of zeros; `None` if there is no memory for them.
+    /// Allocates at least `bytes` bytes of zeros; `None` if the system has too little memory.
     pub fn new(bytes: usize) -> Option<Self> {
         let size = bytes.max(1).checked_next_multiple_of(PAGE_BYTES)?;
         let mapped = MmapMut::map_anon(size).ok()?; // zeros, once they are touched

@@ -96,7 +96,7 @@ impl<T> Ready<T> {
         self.lock().items.len()
     }
 
-    /// Whether there is no item.
+    /// Returns whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -19,8 +19,8 @@ impl<D: Destination> Driver<D> {
             let Some(active) = self.active.get(&index) else { return };
             let (turn, now) = (active.turn, self.planner.time(&active.planned.step));
             if let Some(evicted) = self.residency.lend(bytes, now) {
-                for piece in evicted {
-                    self.loaded.remove(&piece);
+                for extent in evicted {
+                    self.loaded.remove(&extent);
                 }
                 self.context.shared.set_resident(self.residency.used_bytes());
                 if let Some(parked) = self.parked.pop() {
@@ -106,11 +106,13 @@ impl<D: Destination> Driver<D> {
     /// Gives the memory beyond the budget back that another run lacks, and the steps ahead that need it. The run may have stopped
     /// because its rank waits for the rank of that run.
     pub(super) fn release(&mut self) {
-        let is_wanted = self.is_memory_wanted();
+        if !self.is_memory_wanted() {
+            return;
+        }
         let oldest = self.active.first_key_value().map(|(_, active)| &active.planned);
         let oldest = oldest.or_else(|| self.ahead.front().map(|admitted| &admitted.planned));
         let now = oldest.map_or(0, |planned| self.planner.time(&planned.step));
-        while is_wanted && !self.give_back(now) && self.give_up_ahead() {}
+        while !self.give_back(now) && self.give_up_ahead() {}
     }
 
     /// Returns false if rows or steps need the memory, or there is none beyond the budget.
@@ -124,8 +126,8 @@ impl<D: Destination> Driver<D> {
         let Some(evicted) = self.residency.shrink_to(blocks_bytes, now) else { return false };
         self.budget_bytes = budget_bytes;
         spare.give_back();
-        for piece in evicted {
-            self.loaded.remove(&piece);
+        for extent in evicted {
+            self.loaded.remove(&extent);
         }
         true
     }
@@ -133,7 +135,7 @@ impl<D: Destination> Driver<D> {
     /// Gives up the last of the steps ahead. Returns false if there is none, or blocks of it load: they would come without room.
     fn give_up_ahead(&mut self) -> bool {
         let is_loading = |admitted: &mut Admitted| {
-            admitted.planned.needs.iter().any(|need| self.loading.contains_key(&need.piece))
+            admitted.planned.needs.iter().any(|need| self.loading.contains_key(&need.extent))
         };
         let Some(admitted) = self.ahead.pop_back_if(|admitted| !is_loading(admitted)) else { return false };
         self.give_up(admitted.index, admitted.planned);
@@ -154,8 +156,8 @@ impl<D: Destination> Driver<D> {
     fn give_up(&mut self, index: u64, planned: PlannedStep) {
         let time = self.planner.time(&planned.step);
         for need in &planned.needs {
-            if let Some(piece) = self.residency.unpin(need.piece, time) {
-                self.loaded.remove(&piece);
+            if let Some(extent) = self.residency.unpin(need.extent, time) {
+                self.loaded.remove(&extent);
             }
         }
         self.refused.insert(index, planned);

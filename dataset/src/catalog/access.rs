@@ -1,0 +1,31 @@
+//! What reading a few samples takes, by layout and storage.
+
+use super::{Catalog, Content};
+use crate::storage::{Location, Scheme};
+use feedstock_plan::Access;
+
+impl Catalog {
+    /// Returns what reading a few consecutive samples takes. It follows from the layout and from where the objects are, never
+    /// from measurements, so that ranks and workers choose the same order.
+    pub fn access(&self) -> Access {
+        match &self.content {
+            Content::Units { .. } => Access::Blocks,
+            Content::Located(_) if self.has_an_object_for_each_sample() || self.is_local() => Access::Samples,
+            Content::Located(_) => Access::Ranges,
+            Content::Union(union) => {
+                let parts = union.parts().iter().map(|part| part.stored.catalog.access());
+                parts.min().unwrap_or(Access::Blocks)
+            }
+        }
+    }
+
+    /// Whether objects have one sample each, as in folders.
+    fn has_an_object_for_each_sample(&self) -> bool {
+        self.objects.len() as u64 >= self.samples()
+    }
+
+    fn is_local(&self) -> bool {
+        !self.objects.is_empty()
+            && Location::parse(&self.objects.get(0).uri).is_ok_and(|found| found.scheme == Scheme::Local)
+    }
+}
