@@ -32,6 +32,7 @@ fn main() {
         data: DataHashes { identity: 1, blocks: 1, legacy: 1 },
         filter: None,
         encoded_bytes: BLOCKS * BLOCK_SAMPLES * 110_000,
+        access: Access::Blocks,
     };
     let began = Instant::now();
     let plan = Plan::new(input, &Shuffle::seeded(7).lanes(64).window(256_000)).unwrap();
@@ -75,6 +76,7 @@ fn clip_input(samples: u64) -> PlanInput {
         data: DataHashes { identity: 1, blocks: 1, legacy: 1 },
         filter: None,
         encoded_bytes: samples * 40_000,
+        access: Access::Blocks,
     }
 }
 

@@ -14,7 +14,7 @@
 //! let pipeline = Dataset::open("s3://corpus/imagenet/train").await?
 //!     .filter("label < 100")?
 //!     .map("image", [decode_image(), random_resized_crop(224), horizontal_flip(0.5)])
-//!     .shuffle(Shuffle::seeded(7).window(16_384))
+//!     .shuffle(Shuffle::seeded(7))
 //!     .batch(BatchSize::per_rank(256));
 //! let mut batches = pipeline.rank(Rank::new(0, 8)).start()?;
 //! for batch in &mut batches {
@@ -117,12 +117,13 @@ pub mod storage {
 /// The order of samples, computed without reading data.
 ///
 /// ```
-/// use feedstock::order::{DataHashes, Plan, PlanInput, Position};
+/// use feedstock::order::{Access, DataHashes, Plan, PlanInput, Position};
 /// use feedstock::{Cursor, Shuffle};
 ///
 /// let data = DataHashes { identity: 0xFEED, blocks: 1, legacy: 0 };
 /// let starts: Vec<u64> = (0..=100).map(|block| block * 40).collect(); // 100 blocks of 40 samples
-/// let input = PlanInput { block_starts: starts.into(), selection: None, data, filter: None, encoded_bytes: 400 << 20 };
+/// let (block_starts, access) = (starts.into(), Access::Blocks);
+/// let input = PlanInput { block_starts, selection: None, data, filter: None, encoded_bytes: 400 << 20, access };
 /// let plan = Plan::new(input, &Shuffle::seeded(7).window(1_000))?;
 /// let saved: Cursor = plan.cursor(3, Position(1_024));
 /// assert_eq!((plan.len(), saved.epoch), (4_000, 3));
@@ -131,7 +132,8 @@ pub mod storage {
 /// ```
 pub mod order {
     pub use feedstock_dataset::{
-        DataHashes, Digest, Fingerprint, Lengths, Plan, PlanInput, Position, StepShape, StepSize, Stop,
+        Access, DataHashes, Digest, Fingerprint, Lengths, Plan, PlanInput, Position, StepShape, StepSize,
+        Stop,
     };
 }
 

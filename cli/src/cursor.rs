@@ -90,11 +90,10 @@ impl Fit {
 /// Returns the plan over this data set with the order of the fingerprint.
 fn plan(dataset: &Dataset, print: &Fingerprint) -> Outcome<Plan> {
     let shuffle = match print.shuffle {
-        ShuffleKind::None => Shuffle::none(),
-        ShuffleKind::Window => Shuffle::seeded(print.seed).window(print.window),
-        ShuffleKind::Full => Shuffle::full(print.seed),
+        ShuffleKind::None => Shuffle::none().lanes(print.lanes),
+        ShuffleKind::Window | ShuffleKind::Full => Shuffle::seeded(print.seed).as_saved(print),
     };
-    let plan = dataset.plan(&shuffle.lanes(print.lanes))?;
+    let plan = dataset.plan(&shuffle)?;
     let Some(bucketing) = &print.bucketing else { return Ok(plan) };
     let lengths = block_on(dataset.lengths(&bucketing.column))?;
     Ok(plan.bucketed(&lengths, Some(bucketing.window), bucketing.group)?)
@@ -140,7 +139,8 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
     if print.filter != 0 {
         output.fact("filter", format!("{:016x}", print.filter))?;
     }
-    output.fact("order", order(print))?;
+    let order = print.describe_shuffle();
+    output.fact("order", format!("{order}, seed {} (plan version {})", print.seed, print.version))?;
     if let Some(bucketing) = &print.bucketing {
         let group = match bucketing.group {
             StepSize::Rows(rows) => format!("{} rows", count(rows)),
@@ -162,19 +162,4 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
         output.fact("fits", "yes: a loader of this data set resumes at this position")?;
     }
     Ok(())
-}
-
-fn order(print: &Fingerprint) -> String {
-    let (version, seed) = (print.version, print.seed);
-    match print.shuffle {
-        ShuffleKind::None => format!("catalog order, {} lanes (plan version {version})", print.lanes),
-        ShuffleKind::Full => {
-            format!("full shuffle, seed {seed}, {} lanes (plan version {version})", print.lanes)
-        }
-        ShuffleKind::Window => format!(
-            "shuffled in windows of {} samples, seed {seed}, {} lanes (plan version {version})",
-            count(print.window),
-            print.lanes
-        ),
-    }
 }

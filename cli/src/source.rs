@@ -127,13 +127,22 @@ pub(crate) struct ShuffleArgs {
     /// Seed of the order and of random ops.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Number of samples that are shuffled together [default: 512 MiB of encoded bytes].
+    /// Number of samples that are shuffled together, over all ranks [default: by --shuffle-bytes].
     #[arg(long, value_name = "SAMPLES")]
     window: Option<u64>,
+    /// Encoded bytes of the samples that are shuffled together, over all ranks [default: 256 MiB for pieces, 512 MiB for
+    /// blocks].
+    #[arg(long, value_name = "BYTES", conflicts_with = "window")]
+    shuffle_bytes: Option<u64>,
+    /// Number of consecutive samples that stay together until they are shuffled in a window: smaller pieces mix better and
+    /// take more requests [default: for tars on object storage, those of 256 KiB; with --window, blocks].
+    #[arg(long, value_name = "SAMPLES")]
+    piece: Option<u32>,
     /// Number of lanes; for large jobs, a multiple of the largest world size [default: up to 64].
     #[arg(long, value_name = "N")]
     lanes: Option<u32>,
-    /// window shuffles blocks, and samples within windows; full shuffles all samples; none keeps the catalog order.
+    /// window mixes within a bounded memory: in folders and local tars, all samples; elsewhere pieces or blocks, and samples
+    /// within windows. full shuffles all samples; none keeps the catalog order.
     #[arg(long, value_name = "KIND", default_value = "window", value_parser = ["window", "full", "none"])]
     shuffle: String,
 }
@@ -145,14 +154,25 @@ impl ShuffleArgs {
             "none" => Shuffle::none(),
             _ => Shuffle::seeded(self.seed),
         };
+        let options = [
+            ("--window", self.window.is_some()),
+            ("--shuffle-bytes", self.shuffle_bytes.is_some()),
+            ("--piece", self.piece.is_some()),
+        ];
+        if let Some((option, _)) = options.iter().find(|(_, is_set)| *is_set && self.shuffle != "window") {
+            return Err(Failure::config(format!(
+                "{option} has no effect with --shuffle {}; leave it out, or set --shuffle window",
+                self.shuffle
+            )));
+        }
         if let Some(window) = self.window {
-            if self.shuffle != "window" {
-                return Err(Failure::config(format!(
-                    "--window has no effect with --shuffle {}; leave it out, or set --shuffle window",
-                    self.shuffle
-                )));
-            }
             shuffle = shuffle.window(window);
+        }
+        if let Some(bytes) = self.shuffle_bytes {
+            shuffle = shuffle.shuffle_bytes(bytes);
+        }
+        if let Some(samples) = self.piece {
+            shuffle = shuffle.piece(samples);
         }
         if let Some(lanes) = self.lanes {
             shuffle = shuffle.lanes(lanes);

@@ -15,6 +15,7 @@ pub(crate) fn plan_input(catalog: &Catalog) -> PlanInput {
         data: catalog.hashes(),
         filter: None,
         encoded_bytes: (0..blocks).map(|id| catalog.block(BlockId(id)).bytes).sum(),
+        access: catalog.access(),
     }
 }
 

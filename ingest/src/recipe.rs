@@ -10,7 +10,8 @@ use crate::run::job::Map;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{
-    Carried, Cursor, Dataset, DatasetSpec, Left, Lengths, OpenOptions, Plan, Rest, Shuffle, StepShape,
+    Carried, Cursor, Dataset, DatasetSpec, Fingerprint, Left, Lengths, OpenOptions, Plan, Rest, Shuffle,
+    StepShape,
 };
 use feedstock_ops::{ChainSpec, OPS_VERSION, Resources, Salt};
 use serde::{Deserialize, Serialize};
@@ -180,6 +181,12 @@ impl Recipe {
         self.seed.unwrap_or(self.shuffle.seed())
     }
 
+    /// Returns the same recipe with the order of a cursor, as far as the shuffle leaves it open: see [`Shuffle::as_saved`].
+    #[must_use]
+    pub fn as_saved(&self, saved: &Fingerprint) -> Self {
+        Self { shuffle: self.shuffle.as_saved(saved), ..self.clone() }
+    }
+
     /// Returns the order, for steps of this shape: only bucketed batches for each rank depend on it. Reads the column of lengths,
     /// if one was named; blocks while it does.
     ///
@@ -241,7 +248,8 @@ impl Recipe {
         let mut before: Option<Dataset> = None;
         for (at, Carried { fingerprint, position }) in carried.iter().enumerate() {
             let dataset = futures::executor::block_on(self.dataset.as_of(fingerprint))?;
-            let plan = self.over(dataset.clone()).whole_plan(shape).map_err(as_they_were)?;
+            let then = self.as_saved(fingerprint).over(dataset.clone());
+            let plan = then.whole_plan(shape).map_err(as_they_were)?;
             left = match before {
                 None => {
                     let cursor = Cursor { fingerprint: fingerprint.clone(), ..plan.cursor(epoch, *position) };

@@ -84,7 +84,8 @@ impl Pipeline {
         })
     }
 
-    #[pyo3(signature = (kind, seed, window, lanes))]
+    #[pyo3(signature = (kind, seed, window, lanes, shuffle_bytes = None, piece = None))]
+    #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn shuffle(
         &self,
         py: Python<'_>,
@@ -92,6 +93,8 @@ impl Pipeline {
         seed: u64,
         window: Option<u64>,
         lanes: Option<u32>,
+        shuffle_bytes: Option<u64>,
+        piece: Option<u32>,
     ) -> PyResult<Self> {
         let mut shuffle = match kind {
             "window" => Shuffle::seeded(seed),
@@ -103,6 +106,12 @@ impl Pipeline {
         }
         if let Some(lanes) = lanes {
             shuffle = shuffle.lanes(lanes);
+        }
+        if let Some(bytes) = shuffle_bytes {
+            shuffle = shuffle.shuffle_bytes(bytes);
+        }
+        if let Some(samples) = piece {
+            shuffle = shuffle.piece(samples);
         }
         self.with(py, |pipeline| pipeline.shuffle(shuffle))
     }

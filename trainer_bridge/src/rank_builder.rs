@@ -69,6 +69,7 @@ impl RankBuilder {
     /// ```
     #[must_use]
     pub fn resume(mut self, cursor: Cursor) -> Self {
+        self.pipeline = self.pipeline.as_saved(&cursor);
         self.from = Some(cursor);
         self
     }

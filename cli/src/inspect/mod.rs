@@ -103,6 +103,8 @@ impl Command {
                 "speech": speech.as_ref().map(Speech::json),
                 "lanes": fingerprint.lanes,
                 "window": fingerprint.window,
+                "shuffle": fingerprint.shuffle,
+                "piece": fingerprint.piece,
                 "content_hash": format!("{:016x}", catalog.content_hash()),
                 "notes": catalog.notes(),
                 "opened_s": opened_s,
@@ -142,10 +144,7 @@ impl Command {
         if let Some(speech) = &speech {
             speech.print(&mut output, dataset.len())?;
         }
-        output.fact(
-            "order",
-            format!("C = {} lanes, W = {} samples", fingerprint.lanes, count(fingerprint.window)),
-        )?;
+        output.fact("order", fingerprint.describe_shuffle())?;
         for note in catalog.notes() {
             output.fact("note", note)?;
         }

@@ -370,9 +370,13 @@ fn cursor_explains_a_state_and_whether_it_fits() {
     let order = ["--seed", "7", "--window", "32", "--global-batch", "8"];
     place.run(&[&["plan", &data, "--epoch", "2", "--from", "16", "--cursor", &file], &order[..]].concat());
     let told = text(&place.run(&["cursor", &file]).stdout);
-    for fact in
-        ["epoch            2", "position         16 samples", "windows of 32 samples, seed 7", "identity"]
-    {
+    for fact in [
+        "epoch            2",
+        "position         16 samples",
+        "windows of 32 samples in blocks",
+        "seed 7",
+        "identity",
+    ] {
         assert!(told.contains(fact), "{told}");
     }
     // A copy of the data is the same data.

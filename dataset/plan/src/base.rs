@@ -1,5 +1,6 @@
 //! The base order, on which later stages of the plan build.
 
+use crate::extent::Extent;
 use crate::mixed::{MixedFacts, MixedOrder, Stop};
 use crate::plain::{PlainFacts, PlainOrder};
 use crate::planned::{PlannedSample, RowKey};
@@ -72,6 +73,22 @@ impl Base {
         }
     }
 
+    /// Returns the extent that is fetched for a selected sample of `block`.
+    pub(crate) fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
+        match self {
+            Self::Plain(facts) => facts.extent_of(block, sample),
+            Self::Mixed(facts) => facts.extent_of(block, sample),
+        }
+    }
+
+    /// Whether an extent has a selected sample.
+    pub(crate) fn selects_in(&self, extent: Extent) -> bool {
+        match self {
+            Self::Plain(facts) => !facts.ranks_of(extent).is_empty(),
+            Self::Mixed(facts) => facts.selects_in(extent),
+        }
+    }
+
     /// Returns the number of samples that are shuffled among each other, in whole windows of all lanes; `None` if nothing or
     /// everything is shuffled.
     pub(crate) fn window(&self) -> Option<u64> {
@@ -114,37 +131,37 @@ impl BaseOrder {
         }
     }
 
-    /// Returns the pass over `block`'s data set at `position`: 0 except in a mix, whose parts may repeat.
-    pub(crate) fn pass_at(&mut self, block: BlockId, position: u64) -> u64 {
+    /// Returns the pass over the extent's data set at `position`: 0 except in a mix, whose parts may repeat.
+    pub(crate) fn pass_at(&mut self, extent: Extent, position: u64) -> u64 {
         match self {
             Self::Plain(_) | Self::Rest(_) => 0,
-            Self::Mixed(order) => order.pass_at(block, position),
+            Self::Mixed(order) => order.pass_at(extent.block, position),
         }
     }
 
-    /// Returns the positions of `block`'s selected samples in one pass, ascending; `None` if the epoch ends before it.
-    pub(crate) fn positions_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Vec<u64>> {
+    /// Returns the positions of an extent's selected samples in one pass, ascending; `None` if the epoch ends before it.
+    pub(crate) fn positions_in_pass(&mut self, extent: Extent, pass: u64) -> Option<Vec<u64>> {
         match self {
-            Self::Plain(order) => (pass == 0).then(|| order.positions_of(block)),
-            Self::Mixed(order) => order.positions_in_pass(block, pass),
-            Self::Rest(order) => (pass == 0).then(|| order.positions_of(block)),
+            Self::Plain(order) => (pass == 0).then(|| order.positions_of(extent)),
+            Self::Mixed(order) => order.positions_in_pass(extent, pass),
+            Self::Rest(order) => (pass == 0).then(|| order.positions_of(extent)),
         }
     }
 
-    /// Returns a position no later than `block`'s first of one pass; `None` if it has none.
-    pub(crate) fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<u64> {
+    /// Returns a position no later than the extent's first of one pass; `None` if it has none.
+    pub(crate) fn earliest_in_pass(&mut self, extent: Extent, pass: u64) -> Option<u64> {
         match self {
             Self::Plain(order) => {
                 if pass == 0 {
-                    order.earliest_position(block)
+                    order.earliest_position(extent)
                 } else {
                     None
                 }
             }
-            Self::Mixed(order) => order.earliest_in_pass(block, pass),
+            Self::Mixed(order) => order.earliest_in_pass(extent, pass),
             Self::Rest(order) => {
                 if pass == 0 {
-                    order.earliest_position(block)
+                    order.earliest_position(extent)
                 } else {
                     None
                 }

@@ -13,9 +13,9 @@ impl Plan {
     /// # use std::sync::Arc;
     /// # use feedstock_base::{Position, SampleId};
     /// # use feedstock_plan::{Carried, Plan, Rest, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let old = Plan::new(input.clone(), &Shuffle::none())?;
     /// let cursor = old.cursor(0, Position(6)); // samples 6 and 7 are left
     /// let left = old.left_after(&cursor)?;
@@ -53,9 +53,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::{Position, SampleId};
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input, &Shuffle::none())?;
     /// let left = plan.left_after(&plan.cursor(0, Position(6)))?;
     /// assert_eq!(left.iter().map(|left| left.sample).collect::<Vec<_>>(), [SampleId(6), SampleId(7)]);

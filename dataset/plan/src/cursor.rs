@@ -2,7 +2,7 @@
 
 use crate::mixed::Mixing;
 use crate::random::hash_text;
-use crate::shuffle::ShuffleKind;
+use crate::shuffle::{BLOCKS_VERSION, PIECES_VERSION, ShuffleKind};
 use crate::size::StepSize;
 use feedstock_base::{Error, Position, Result};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The input that the order depends on. Equal fingerprints mean the same order, sample for sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// The version of the order's arithmetic.
+    /// The version of the order's arithmetic: 2 if it permutes pieces, else 1.
     pub version: u32,
     /// The data set's identity; in cursors without `blocks`, which releases before 0.2 saved, it is
     /// [`DataHashes::legacy`](crate::DataHashes::legacy).
@@ -28,6 +28,10 @@ pub struct Fingerprint {
     pub lanes: u32,
     /// W, the shuffle window in samples.
     pub window: u64,
+    /// k, the selected samples of a piece; none if blocks or nothing are permuted, and in a full shuffle. In a mix it is the
+    /// number that was requested for all parts, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub piece: Option<u64>,
     /// How samples are bucketed by length; none in cursors that were saved without bucketing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucketing: Option<Bucketing>,
@@ -93,9 +97,9 @@ impl Cursor {
     /// ```
     /// # use feedstock_base::Position;
     /// # use feedstock_plan::{Cursor, Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
     /// let cursor = plan.cursor(0, Position(4)).with_ops(Cursor::hash_ops("decode,resize=224x224"));
     /// assert_ne!(cursor.ops, Some(Cursor::hash_ops("decode,resize=256x256"))); // worth a warning
@@ -110,6 +114,34 @@ impl Cursor {
 const FILTER_ADVICE: &str = "open the data set with the filter it was saved with";
 
 impl Fingerprint {
+    /// Returns how samples are shuffled: `windows of 2440 samples in pieces of 2, 64 lanes`.
+    ///
+    /// ```
+    /// # use feedstock_plan::{Access, Plan, Shuffle};
+    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let access = Access::Ranges;
+    /// # let input = PlanInput { access, block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8 * 110_000 };
+    /// let describe = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.fingerprint().describe_shuffle());
+    /// assert_eq!(describe(Shuffle::full(7))?, "a full shuffle, 8 lanes");
+    /// assert_eq!(describe(Shuffle::seeded(7))?, "windows of 8 samples in pieces of 2, 1 lane");
+    /// assert_eq!(describe(Shuffle::seeded(7).blocks())?, "windows of 8 samples in blocks, 1 lane");
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    pub fn describe_shuffle(&self) -> String {
+        let unit = match (self.piece, self.version) {
+            (Some(samples), _) => format!("pieces of {samples}"),
+            (None, PIECES_VERSION) => "pieces or blocks".to_owned(), // of a mix
+            (None, _) => "blocks".to_owned(),
+        };
+        let kind = match self.shuffle {
+            ShuffleKind::None => "the catalog's order".to_owned(),
+            ShuffleKind::Full => "a full shuffle".to_owned(),
+            ShuffleKind::Window => format!("windows of {} samples in {unit}", self.window),
+        };
+        format!("{kind}, {} lane{}", self.lanes, if self.lanes == 1 { "" } else { "s" })
+    }
+
     /// Whether `found` is of the same data. All other fields may differ, even the cut into blocks.
     pub fn is_of_same_data(&self, found: &Self) -> bool {
         let data = |print: &Self| print.mixing.as_ref().and_then(|mixing| mixing.data);
@@ -129,9 +161,9 @@ impl Fingerprint {
     ///
     /// ```
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let saved = Plan::new(input.clone(), &Shuffle::seeded(7))?;
     /// let grown = PlanInput { data: DataHashes { identity: 2, ..data }, ..input };
     /// let plan = Plan::new(grown, &Shuffle::seeded(7))?;
@@ -159,7 +191,12 @@ impl Fingerprint {
     /// Rejects another fingerprint and names the first field that differs.
     pub fn check(&self, found: &Self) -> Result<()> {
         let (here, there) = (self.version.to_string(), found.version.to_string());
-        differs("plan version", &here, &there, "load it with the release that saved it")?;
+        let advice = match (self.version, found.version) {
+            (PIECES_VERSION, BLOCKS_VERSION) => "shuffle blocks (Shuffle::blocks) in the saved window",
+            (BLOCKS_VERSION, PIECES_VERSION) => "shuffle pieces of the saved size (Shuffle::piece)",
+            _ => "load it with the release that saved it",
+        };
+        differs("plan version", &here, &there, advice)?;
         self.check_mixing(found)?;
         let fields = [
             (
@@ -194,6 +231,12 @@ impl Fingerprint {
                 self.window.to_string(),
                 found.window.to_string(),
                 "set window to the saved number of samples",
+            ),
+            (
+                "piece",
+                self.piece.unwrap_or_default().to_string(),
+                found.piece.unwrap_or_default().to_string(),
+                "set piece to the saved number of samples",
             ),
         ];
         for (field, here, there, advice) in fields {

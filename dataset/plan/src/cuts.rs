@@ -21,9 +21,9 @@ impl EpochOrder {
     /// ```
     /// # use feedstock_base::{Position, Rank};
     /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let mut order = Plan::new(input, &Shuffle::seeded(7))?.epoch(0);
     /// let mut shape = StepShape { size: StepSize::Rows(3), rank: Rank::new(0, 1), tail: Tail::Drop };
     /// assert_eq!(order.steps_left(Position(0), &shape), 2);
@@ -62,9 +62,9 @@ impl EpochOrder {
     /// ```
     /// # use feedstock_base::Rank;
     /// # use feedstock_plan::{Lengths, Plan, Shuffle, StepShape, StepSize, Tail};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let seconds = Lengths::new("duration", vec![1.0, 9.0, 1.0, 9.0, 1.0, 9.0, 1.0, 9.0]);
     /// let shape = StepShape { size: StepSize::Rows(4), rank: Rank::new(0, 1), tail: Tail::Drop };
     /// let plan = Plan::new(input, &Shuffle::none())?.with_lengths(&seconds)?;

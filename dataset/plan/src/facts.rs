@@ -6,7 +6,7 @@ use crate::cursor::Fingerprint;
 use crate::digest::Digest;
 use crate::lengths::Lengths;
 use crate::rest::{Rest, RestFacts};
-use feedstock_base::{BlockId, SampleId};
+use feedstock_base::SampleId;
 use std::sync::Arc;
 
 /// Values that a plan has computed once.
@@ -50,11 +50,6 @@ impl Facts {
     /// Whether an epoch never ends.
     pub(crate) fn is_endless(&self) -> bool {
         self.base.is_endless()
-    }
-
-    /// Returns the number of selected samples of `block`.
-    pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
-        self.base.selected_in(block)
     }
 
     /// Returns the digest of every selected sample once.

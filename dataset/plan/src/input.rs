@@ -1,5 +1,6 @@
 //! The input from which the order of a data set is computed.
 
+use crate::access::Access;
 use crate::random;
 use crate::selection::Selection;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub struct PlanInput {
     pub filter: Option<String>,
     /// Encoded bytes of all blocks, which determine the default window.
     pub encoded_bytes: u64,
+    /// What reading a few samples takes, which determines the default unit.
+    pub access: Access,
 }
 
 impl PlanInput {

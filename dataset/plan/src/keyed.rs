@@ -1,4 +1,4 @@
-//! A permutation of `0..len` without a table, for the full shuffle.
+//! A permutation of `0..len` without a table, for pieces.
 //!
 //! Swap-or-not (Hoang, Morris, Rogaway, CRYPTO 2012): each round pairs `x` with `key − x` and swaps the two on the toss of a
 //! keyed coin. The domain need not be a power of two, and each round is its own inverse. 64 rounds take about 0.2 µs a
@@ -29,8 +29,7 @@ impl KeyedPermutation {
     }
 
     /// Returns the place of `element`.
-    #[cfg(test)]
-    fn place_of(&self, element: u64) -> u64 {
+    pub(crate) fn place_of(&self, element: u64) -> u64 {
         self.rounds.iter().rev().fold(element, |x, round| self.swap(x, *round))
     }
 

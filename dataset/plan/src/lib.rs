@@ -1,9 +1,10 @@
 //! The plan: which sample is at which position of which epoch. Pure arithmetic: no I/O, no clock.
 //!
 //! ```text
-//! blocks ──permute by epoch──▶ block order ──cut──▶ C lanes ──shuffle windows──▶ position p = entry p/C of lane p%C
+//! blocks or pieces ──permute by epoch──▶ block order ──cut──▶ C lanes ──shuffle windows──▶ position p = entry p/C of lane p%C
 //! ```
-//! 1. The blocks are permuted with a hash of (seed, epoch) and their selected samples concatenated.
+//! 1. Blocks, or pieces of k consecutive selected samples (`pieces.rs`), are permuted with a hash of (seed, epoch) and their
+//!    selected samples concatenated. In a full shuffle, k is 1.
 //! 2. That *block order* is cut into C contiguous spans whose lengths differ by at most one: the lanes.
 //! 3. Inside a lane each run of ⌈W/C⌉ entries is permuted with (seed, epoch, lane, window).
 //! 4. Position p is entry ⌊p/C⌋ of lane p mod C. A global step is a run of positions, cut into ranks by lane.
@@ -14,11 +15,11 @@
 //! samples that were left (`rest.rs`).
 //!
 //! Every process computes the same order from the same few numbers, so no process has to coordinate.
-//! Memory is O(blocks); a filter adds one bit a sample, and lengths add four bytes a sample.
+//! Memory is O(blocks), whatever k is; a filter adds one bit a sample, and lengths add four bytes a sample.
 //!
 //! ```
 //! use feedstock_base::{Position, SampleId};
-//! use feedstock_plan::{DataHashes, Plan, PlanInput, Shuffle};
+//! use feedstock_plan::{Access, DataHashes, Plan, PlanInput, Shuffle};
 //!
 //! let input = PlanInput {
 //!     block_starts: [0, 4, 8].into(), // two blocks of four samples
@@ -26,6 +27,7 @@
 //!     data: DataHashes { identity: 0xFEED, blocks: 1, legacy: 0 },
 //!     filter: None,
 //!     encoded_bytes: 8 * 110_000,
+//!     access: Access::Blocks,
 //! };
 //! let plan = Plan::new(input, &Shuffle::seeded(7))?;
 //! let mut order = plan.epoch(0);
@@ -36,6 +38,7 @@
 //! # Ok::<(), feedstock_base::Error>(())
 //! ```
 
+mod access;
 mod base;
 mod bucket;
 mod carried;
@@ -43,6 +46,7 @@ mod counters;
 mod cursor;
 mod cuts;
 mod digest;
+mod extent;
 mod facts;
 mod input;
 mod keyed;
@@ -51,6 +55,7 @@ mod lengths;
 mod mixed;
 mod order;
 mod packed;
+mod pieces;
 mod plain;
 mod plan;
 mod planned;
@@ -58,6 +63,7 @@ mod quotas;
 mod random;
 mod rank_steps;
 mod rest;
+mod saved;
 mod selection;
 mod shape_check;
 mod share_bounds;
@@ -69,8 +75,10 @@ mod step;
 mod strand;
 mod walks;
 
+pub use access::Access;
 pub use cursor::{Bucketing, Carried, Cursor, Fingerprint};
 pub use digest::Digest;
+pub use extent::Extent;
 pub use input::{DataHashes, PlanInput};
 pub use lengths::Lengths;
 pub use mixed::{Mixing, Stop};

@@ -12,6 +12,7 @@
 //!
 //! The rows of a step are sorted by lane ÷ lanes of the part, part, draw. So a rank stays on the same stretch of every part.
 
+use crate::extent::Extent;
 use crate::plain::{PlainFacts, PlainOrder};
 use crate::planned::{PlannedSample, RowKey};
 use crate::quotas::MAX_CYCLE;
@@ -38,13 +39,14 @@ const EVERY_EPOCH: u64 = u64::MAX;
 /// When an epoch of a mix ends; the first two are `stopping_strategy` values of Hugging Face's `interleave_datasets`.
 ///
 /// ```
-/// # use feedstock_plan::{DataHashes, Plan, PlanInput, Shuffle, Stop};
+/// # use feedstock_plan::{Access, DataHashes, Plan, PlanInput, Shuffle, Stop};
 /// # let part = |samples: u64| PlanInput {
 /// #     block_starts: [0, samples].into(),
 /// #     selection: None,
 /// #     data: DataHashes { identity: samples, blocks: 1, legacy: 1 },
 /// #     filter: None,
 /// #     encoded_bytes: samples * 1_000,
+/// #     access: Access::Blocks,
 /// # };
 /// let len = |stop| Plan::mixed(vec![(part(10), 1.0), (part(30), 1.0)], stop, &Shuffle::none()).map(|mix| mix.len());
 /// assert_eq!(len(Stop::FirstExhausted)?, 20); // 10 of each, before the first would repeat
@@ -211,6 +213,18 @@ impl MixedFacts {
         part.facts.selected_in(BlockId(block.0 - part.first_block))
     }
 
+    pub(crate) fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
+        let part = &self.parts[self.part_of(block)];
+        let extent =
+            part.facts.extent_of(BlockId(block.0 - part.first_block), SampleId(sample.0 - part.first_sample));
+        extent.later_by(part.first_block, part.first_sample)
+    }
+
+    pub(crate) fn selects_in(&self, extent: Extent) -> bool {
+        let part = &self.parts[self.part_of(extent.block)];
+        !part.facts.ranks_of(extent.earlier_by(part.first_block, part.first_sample)).is_empty()
+    }
+
     fn cycle(&self, epoch: u64, index: u64) -> Cycle {
         let in_order: Vec<u32> = match self.shuffled {
             true => {
@@ -307,34 +321,36 @@ impl MixedOrder {
         (index * part.quota + before) / part.facts.lanes.samples
     }
 
-    /// Returns the positions of `block`'s selected samples in a pass of its part, ascending, without those after the epoch's
+    /// Returns the positions of an extent's selected samples in a pass of its part, ascending, without those after the epoch's
     /// end. `None` if the epoch ends before the pass.
-    pub(crate) fn positions_in_pass(&mut self, block: BlockId, pass: u64) -> Option<Vec<u64>> {
-        let k = self.facts.part_of(block);
-        let (draws, samples, first_block) = self.part_facts(k);
+    pub(crate) fn positions_in_pass(&mut self, extent: Extent, pass: u64) -> Option<Vec<u64>> {
+        let k = self.facts.part_of(extent.block);
+        let (draws, samples, extent) = self.in_part(k, extent);
         if pass.saturating_mul(samples) >= draws {
             return None;
         }
-        let entries = self.pass(k, pass).positions_of(BlockId(block.0 - first_block));
+        let entries = self.pass(k, pass).positions_of(extent);
         let numbers =
             entries.into_iter().map(|entry| pass * samples + entry).take_while(|number| *number < draws);
         Some(numbers.map(|number| self.position(Draw { part: k, number })).collect())
     }
 
-    /// Returns a position no later than `block`'s first in a pass of its part, less than a window early.
-    pub(crate) fn earliest_in_pass(&mut self, block: BlockId, pass: u64) -> Option<u64> {
-        let k = self.facts.part_of(block);
-        let (draws, samples, first_block) = self.part_facts(k);
+    /// Returns a position no later than the extent's first in a pass of its part, less than a window early.
+    pub(crate) fn earliest_in_pass(&mut self, extent: Extent, pass: u64) -> Option<u64> {
+        let k = self.facts.part_of(extent.block);
+        let (draws, samples, extent) = self.in_part(k, extent);
         if pass.saturating_mul(samples) >= draws {
             return None;
         }
-        let number = pass * samples + self.pass(k, pass).earliest_position(BlockId(block.0 - first_block))?;
+        let number = pass * samples + self.pass(k, pass).earliest_position(extent)?;
         (number < draws).then(|| self.position(Draw { part: k, number }))
     }
 
-    fn part_facts(&self, part: usize) -> (u64, u64, u32) {
+    /// Returns a part's draws in an epoch, its selected samples, and an extent of it with the part's own ids.
+    fn in_part(&self, part: usize, extent: Extent) -> (u64, u64, Extent) {
         let part = &self.facts.parts[part];
-        (part.draws, part.facts.lanes.samples, part.first_block)
+        let extent = extent.earlier_by(part.first_block, part.first_sample);
+        (part.draws, part.facts.lanes.samples, extent)
     }
 
     fn draw(&mut self, position: u64) -> Draw {

@@ -1,14 +1,16 @@
-//! The plain order of one epoch of one data set: blocks permuted, lanes cut, windows shuffled.
+//! The plain order of one epoch of one data set: blocks or pieces permuted, lanes cut, windows shuffled.
 
+use crate::extent::Extent;
 use crate::input::PlanInput;
-use crate::keyed::KeyedPermutation;
 use crate::lanes::Lanes;
+use crate::pieces::Pieces;
 use crate::planned::PlannedSample;
 use crate::random::permutation;
 use crate::selection::Selection;
-use crate::shuffle::{Shuffle, ShuffleKind};
+use crate::shuffle::{Resolved, Shuffle, ShuffleKind};
 use feedstock_base::{BlockId, Error, Lane, Result, SampleId};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Windows of one lane kept permuted: the one being read, the one into which a step reaches, and the one into which a block on
@@ -20,6 +22,8 @@ const WINDOWS_PER_LANE: usize = 3;
 pub(crate) struct PlainFacts {
     pub(crate) kind: ShuffleKind,
     pub(crate) seed: u64,
+    /// Selected samples of a piece; `None` if whole blocks are permuted, or nothing.
+    pub(crate) piece: Option<u64>,
     pub(crate) lanes: Lanes,
     pub(crate) block_starts: Arc<[u64]>,
     pub(crate) selected_starts: Arc<[u64]>,
@@ -40,11 +44,12 @@ impl PlainFacts {
                 "no sample is selected: the data set is empty or the filter keeps nothing",
             ));
         }
-        let (lanes, window) = shuffle.resolve(samples, &input)?;
+        let Resolved { kind, lanes, window, piece } = shuffle.resolve(samples, &input)?;
         let lanes = Lanes { samples, lanes: u64::from(lanes), window: window.div_ceil(u64::from(lanes)) };
         let facts = Self {
-            kind: shuffle.kind(),
+            kind,
             seed: shuffle.seed(),
+            piece,
             lanes,
             block_starts: input.block_starts,
             selected_starts,
@@ -66,8 +71,43 @@ impl PlainFacts {
 
     /// Returns the number of selected samples of `block`.
     pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
+        let ranks = self.ranks_in(block);
+        ranks.end - ranks.start
+    }
+
+    /// Returns the extent that is fetched for a selected sample of `block`.
+    pub(crate) fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
+        let Some(piece) = self.piece else {
+            let b = block.0 as usize;
+            return Extent::new(block, self.block_starts[b]..self.block_starts[b + 1]);
+        };
+        let in_block = self.ranks_in(block);
+        let first = self.rank_of(block, sample.0) / piece * piece;
+        let ranks = in_block.start.max(first)..in_block.end.min(first + piece);
+        let Some(selection) = &self.selection else { return Extent::new(block, ranks) };
+        let start = selection.nth_from(self.block_starts[block.0 as usize], ranks.start - in_block.start);
+        Extent::new(block, selection.near(start, ranks.end - ranks.start, sample.0, piece))
+    }
+
+    /// Returns the ranks of `block`'s selected samples: their numbers among all selected samples.
+    fn ranks_in(&self, block: BlockId) -> Range<u64> {
         let b = block.0 as usize;
-        self.selected_starts[b + 1] - self.selected_starts[b]
+        self.selected_starts[b]..self.selected_starts[b + 1]
+    }
+
+    /// Returns the ranks of an extent's selected samples.
+    pub(crate) fn ranks_of(&self, extent: Extent) -> Range<u64> {
+        let samples = extent.range();
+        self.rank_of(extent.block, samples.start)..self.rank_of(extent.block, samples.end)
+    }
+
+    /// Returns the number of selected samples before `sample`, which is in `block` or at its end.
+    fn rank_of(&self, block: BlockId, sample: u64) -> u64 {
+        let b = block.0 as usize;
+        match &self.selection {
+            None => sample,
+            Some(selection) => self.selected_starts[b] + selection.count(self.block_starts[b]..sample),
+        }
     }
 
     /// Returns the `nth` selected sample in catalog order.
@@ -111,8 +151,8 @@ enum Arrangement {
     Natural,
     /// Blocks permuted, their samples concatenated.
     Blocks(Arc<BlockOrder>),
-    /// Samples permuted one by one.
-    Samples(KeyedPermutation),
+    /// Pieces permuted, their samples concatenated.
+    Pieces(Pieces),
 }
 
 #[derive(Debug)]
@@ -132,12 +172,10 @@ struct Window {
 impl PlainOrder {
     pub(crate) fn new(facts: Arc<PlainFacts>, epoch: u64) -> Self {
         let seed = crate::random::hash(&[facts.seed, epoch]);
-        let arrangement = match facts.kind {
-            ShuffleKind::None => Arrangement::Natural,
-            ShuffleKind::Full => Arrangement::Samples(KeyedPermutation::new(facts.lanes.samples, seed)),
-            ShuffleKind::Window => {
-                Arrangement::Blocks(Arc::new(BlockOrder::new(&facts.selected_starts, seed)))
-            }
+        let arrangement = match (facts.kind, facts.piece) {
+            (ShuffleKind::None, _) => Arrangement::Natural,
+            (_, Some(piece)) => Arrangement::Pieces(Pieces::new(facts.lanes.samples, piece, seed)),
+            (_, None) => Arrangement::Blocks(Arc::new(BlockOrder::new(&facts.selected_starts, seed))),
         };
         let windows = vec![VecDeque::new(); as_usize(facts.lanes.lanes)];
         Self { facts, seed, arrangement, windows }
@@ -160,25 +198,13 @@ impl PlainOrder {
         PlannedSample { lane: on_lane, ..self.sample_in_block_order(lanes.start(lane) + offset) }
     }
 
-    /// Returns all positions of `block`'s selected samples, ascending.
-    ///
-    /// With a full shuffle, each call reads the whole epoch's order: call it only if blocks are read whole.
-    pub(crate) fn positions_of(&mut self, block: BlockId) -> Vec<u64> {
-        let facts = self.facts.clone();
-        let lanes = facts.lanes;
-        let range = match &self.arrangement {
-            Arrangement::Natural => {
-                facts.selected_starts[block.0 as usize]..facts.selected_starts[block.0 as usize + 1]
-            }
-            Arrangement::Blocks(order) => {
-                let place = order.places[block.0 as usize] as usize;
-                order.starts[place]..order.starts[place + 1]
-            }
-            Arrangement::Samples(_) => {
-                return (0..lanes.samples).filter(|&p| self.unshuffled_sample(p).block == block).collect();
-            }
-        };
-        let mut positions: Vec<u64> = range
+    /// Returns all positions of an extent's selected samples, ascending.
+    pub(crate) fn positions_of(&mut self, extent: Extent) -> Vec<u64> {
+        let lanes = self.facts.lanes;
+        let mut positions: Vec<u64> = self
+            .places_of(extent)
+            .into_iter()
+            .flatten()
             .map(|place| {
                 let (lane, offset) = lanes.locate(place);
                 let first = offset - offset % lanes.window;
@@ -193,40 +219,45 @@ impl PlainOrder {
         positions
     }
 
-    /// Returns about when `block` is first needed: no later than its first position, and less than a window early (or at
+    /// Returns about when an extent is first needed: no later than its first position, and less than a window early (or at
     /// the start of a lane that it reaches into). `None` if none of its samples is selected.
-    pub(crate) fn earliest_position(&self, block: BlockId) -> Option<u64> {
-        let facts = &self.facts;
-        let b = block.0 as usize;
-        let count = facts.selected_in(block);
-        if count == 0 {
-            return None;
-        }
-        let place = match &self.arrangement {
-            Arrangement::Natural => facts.selected_starts[b],
-            Arrangement::Blocks(order) => order.starts[order.places[b] as usize],
-            Arrangement::Samples(_) => return Some(0),
+    pub(crate) fn earliest_position(&self, extent: Extent) -> Option<u64> {
+        let lanes = self.facts.lanes;
+        let earliest = |places: Range<u64>| {
+            let (lane, offset) = lanes.locate(places.start);
+            let here = (offset - offset % lanes.window) * lanes.lanes + lane;
+            let reaches_next_lane = offset + (places.end - places.start) > lanes.len(lane);
+            // The next lane's first entry has position lane + 1.
+            if reaches_next_lane { here.min(lane + 1) } else { here }
         };
-        let (lane, offset) = facts.lanes.locate(place);
-        let here = (offset - offset % facts.lanes.window) * facts.lanes.lanes + lane;
-        let reaches_next_lane = offset + count > facts.lanes.len(lane);
-        // The next lane's first entry has position lane + 1.
-        Some(if reaches_next_lane { here.min(lane + 1) } else { here })
+        self.places_of(extent).into_iter().map(earliest).min()
     }
 
-    /// Returns the sample at `position` if lanes are not shuffled inside.
-    fn unshuffled_sample(&self, position: u64) -> PlannedSample {
-        let lanes = self.facts.lanes;
-        let (lane, entry) = (position % lanes.lanes, position / lanes.lanes);
-        self.sample_in_block_order(lanes.start(lane) + entry)
+    /// Returns the places of an extent's selected samples before lanes are shuffled, in runs that are not empty.
+    fn places_of(&self, extent: Extent) -> Vec<Range<u64>> {
+        let ranks = self.facts.ranks_of(extent);
+        if ranks.is_empty() {
+            return Vec::new();
+        }
+        match &self.arrangement {
+            Arrangement::Natural => vec![ranks],
+            Arrangement::Blocks(order) => {
+                let block = extent.block.0 as usize;
+                let start = order.starts[order.places[block] as usize];
+                let before = self.facts.selected_starts[block];
+                vec![start + (ranks.start - before)..start + (ranks.end - before)]
+            }
+            Arrangement::Pieces(pieces) => pieces.places_of(ranks).collect(),
+        }
     }
 
     fn sample_in_block_order(&self, place: u64) -> PlannedSample {
         let facts = &self.facts;
         match &self.arrangement {
             Arrangement::Natural => facts.nth_selected(place),
-            Arrangement::Samples(permutation) => {
-                PlannedSample { turn: place, ..facts.nth_selected(permutation.at(place)) }
+            Arrangement::Pieces(pieces) => {
+                let (rank, turn) = pieces.rank_at(place);
+                PlannedSample { turn, ..facts.nth_selected(rank) }
             }
             Arrangement::Blocks(order) => {
                 let at = order.starts.partition_point(|&start| start <= place) - 1;

@@ -4,6 +4,7 @@ use crate::base::Base;
 use crate::counters::Counters;
 use crate::cursor::{Cursor, Fingerprint};
 use crate::digest::Digest;
+use crate::extent::Extent;
 use crate::facts::Facts;
 use crate::input::PlanInput;
 use crate::mixed::{self, MixedFacts, Mixing, Stop};
@@ -11,12 +12,9 @@ use crate::order::EpochOrder;
 use crate::plain::PlainFacts;
 use crate::quotas::{PartName, quotas, rounded};
 use crate::random;
-use crate::shuffle::{self, Shuffle, ShuffleKind};
-use feedstock_base::{BlockId, Error, Position, Result};
+use crate::shuffle::{self, BLOCKS_VERSION, PIECES_VERSION, Shuffle, ShuffleKind};
+use feedstock_base::{BlockId, Error, Position, Result, SampleId};
 use std::sync::Arc;
-
-/// The version of this arithmetic; a change that moves any sample raises it.
-const PLAN_VERSION: u32 = 1;
 
 /// The order of a data set for every epoch. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -29,9 +27,9 @@ impl Plan {
     /// Makes the plan for these blocks.
     ///
     /// ```
-    /// # use feedstock_plan::{DataHashes, Plan, PlanInput, Selection, Shuffle};
+    /// # use feedstock_plan::{Access, DataHashes, Plan, PlanInput, Selection, Shuffle};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input.clone(), &Shuffle::seeded(7).lanes(2))?;
     /// assert_eq!((plan.len(), plan.fingerprint().lanes), (8, 2));
     ///
@@ -47,15 +45,17 @@ impl Plan {
         let sample_bytes = shuffle::sample_bytes(&input.block_starts, input.encoded_bytes);
         let (data, filter) = (input.data, input.hash_filter());
         let (base, window) = PlainFacts::new(input, shuffle)?;
+        let piece = base.piece.filter(|_| base.kind == ShuffleKind::Window);
         let fingerprint = Fingerprint {
-            version: PLAN_VERSION,
+            version: if piece.is_some() { PIECES_VERSION } else { BLOCKS_VERSION },
             catalog: data.identity,
             blocks: Some(data.blocks),
             filter,
-            shuffle: shuffle.kind(),
+            shuffle: base.kind,
             seed: shuffle.seed(),
             lanes: base.lanes.count(),
             window,
+            piece,
             bucketing: None,
             mixing: None,
         };
@@ -71,13 +71,14 @@ impl Plan {
     ///
     /// ```
     /// # use feedstock_base::Position;
-    /// # use feedstock_plan::{DataHashes, Plan, PlanInput, Shuffle, Stop};
+    /// # use feedstock_plan::{Access, DataHashes, Plan, PlanInput, Shuffle, Stop};
     /// # let part = |samples: u64| PlanInput {
     /// #     block_starts: [0, samples].into(),
     /// #     selection: None,
     /// #     data: DataHashes { identity: samples, blocks: 1, legacy: 1 },
     /// #     filter: None,
     /// #     encoded_bytes: samples * 1_000,
+    /// #     access: Access::Blocks,
     /// # };
     /// let parts = vec![(part(1_000), 3.0), (part(5_000), 1.0)]; // samples 0 to 999, and 1,000 to 5,999
     /// let mix = Plan::mixed(parts, Stop::AllExhausted, &Shuffle::seeded(7))?;
@@ -117,24 +118,26 @@ impl Plan {
         let data = parts[0].0.data;
         let (mut facts, mut filters) = (Vec::new(), Vec::new());
         let (mut words, mut legacy_words, mut identities) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut lanes, mut window) = (0u32, 0u64);
+        let (mut lanes, mut window, mut pieces) = (0u32, 0u64, false);
         for (index, ((input, _), quota)) in parts.into_iter().zip(&quotas).enumerate() {
             let part_filter = input.hash_filter();
             identities.push(input.data.identity);
             words.extend([input.data.identity, input.data.blocks, part_filter]);
             legacy_words.extend([input.data.legacy, part_filter]);
             filters.push(part_filter);
-            let shuffle = shuffle.of_part(index, (*quota, cycle), sample_bytes);
+            let shuffle = shuffle.of_part(index, (*quota, cycle), &input, sample_bytes);
             let (part, part_window) = PlainFacts::new(input, &shuffle)
                 .map_err(|e| e.context(format!("{} in the mix", name(index))))?;
             for words in [&mut words, &mut legacy_words] {
                 words.extend([part.lanes.lanes, part_window, part.lanes.samples]);
+                words.extend(part.piece.filter(|_| part.kind == ShuffleKind::Window));
             }
+            pieces |= part.kind == ShuffleKind::Window && part.piece.is_some();
             (lanes, window) = (lanes.saturating_add(part.lanes.count()), window + part_window);
             facts.push((part, *quota));
         }
         let fingerprint = Fingerprint {
-            version: PLAN_VERSION,
+            version: if pieces { PIECES_VERSION } else { BLOCKS_VERSION },
             catalog: data.identity,
             blocks: Some(data.blocks),
             filter: if filters.iter().all(|filter| *filter == 0) { 0 } else { random::hash(&filters) },
@@ -142,6 +145,7 @@ impl Plan {
             seed: shuffle.seed(),
             lanes,
             window,
+            piece: shuffle.piece_samples(),
             bucketing: None,
             mixing: Some(Mixing {
                 version: mixed::VERSION,
@@ -227,9 +231,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::{Position, SampleId};
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let samples = |plan: &Plan, epoch| -> Vec<SampleId> {
     ///     let mut order = plan.epoch(epoch);
     ///     (0..plan.len()).map(|position| order.sample_at(Position(position)).sample).collect()
@@ -249,9 +253,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::Position;
     /// # use feedstock_plan::{Cursor, Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input.clone(), &Shuffle::seeded(7))?;
     /// let saved = serde_json::to_string(&plan.cursor(2, Position(5))).unwrap();
     ///
@@ -284,9 +288,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::Position;
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let saved = Plan::new(input.clone(), &Shuffle::seeded(7))?.cursor(0, Position(4));
     /// assert!(Plan::new(input.clone(), &Shuffle::full(8))?.is_of_same_data(&saved)); // only the order differs
     ///
@@ -304,9 +308,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::Position;
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let saved = Plan::new(input.clone(), &Shuffle::seeded(7))?.cursor(2, Position(5));
     /// let grown = PlanInput { block_starts: [0, 4, 9].into(), data: DataHashes { identity: 2, ..data }, ..input };
     /// let plan = Plan::new(grown.clone(), &Shuffle::seeded(7))?;
@@ -332,9 +336,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::Position;
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input.clone(), &Shuffle::seeded(7))?;
     /// let other = Plan::new(input, &Shuffle::seeded(8))?.cursor(0, Position(4));
     /// assert_eq!(
@@ -364,9 +368,9 @@ impl Plan {
     ///
     /// ```
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
     /// plan.check_epoch(1 << 60)?; // 2⁶⁰ epochs of 8 samples
     /// assert!(plan.check_epoch(1 << 61).unwrap_err().message().contains("is past the last that can be counted"));
@@ -392,9 +396,9 @@ impl Plan {
     ///
     /// ```
     /// # use feedstock_plan::{Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
     /// assert_eq!(plan.epoch(0).digest(0..8), plan.digest());
     /// let mut halves = plan.epoch(5).digest(0..4); // what two ranks delivered
@@ -411,9 +415,22 @@ impl Plan {
         self.facts.base.selected_in(block)
     }
 
-    /// Whether every sample is drawn separately, so that reading whole blocks would waste most of each.
-    pub fn reads_single_samples(&self) -> bool {
-        self.facts.fingerprint.shuffle == ShuffleKind::Full
+    /// Returns the extent that is fetched for a selected sample of `block`.
+    ///
+    /// ```
+    /// # use feedstock_base::{BlockId, SampleId};
+    /// # use feedstock_plan::{Extent, Plan, Shuffle};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
+    /// let extent = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.extent_of(BlockId(1), SampleId(6)));
+    /// assert_eq!(extent(Shuffle::none())?, Extent::new(BlockId(1), 4..8)); // the block
+    /// assert_eq!(extent(Shuffle::full(7))?, Extent::new(BlockId(1), 6..7)); // the sample
+    /// assert_eq!(extent(Shuffle::seeded(7).piece(3))?, Extent::new(BlockId(1), 6..8)); // the third piece
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    pub fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
+        self.facts.base.extent_of(block, sample)
     }
 
     /// Whether several data sets are mixed.
@@ -426,9 +443,9 @@ impl Plan {
     ///
     /// ```
     /// # use feedstock_plan::{Plan, Shuffle, Stop};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let mix = Plan::mixed(vec![(input.clone(), 1.0), (input, 2.0)], Stop::Never, &Shuffle::seeded(7))?;
     /// assert!(mix.is_mix() && mix.is_endless());
     /// assert_eq!(mix.len(), 1 << 53);

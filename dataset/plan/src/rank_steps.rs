@@ -1,11 +1,12 @@
 //! The steps of one rank, and when the rank needs a block.
 
 use crate::base::BaseOrder;
+use crate::extent::Extent;
 use crate::order::EpochOrder;
 use crate::planned::PlannedSample;
 use crate::size::StepSize;
 use crate::step::{PlannedRow, Step, StepShape, Tail, narrow};
-use feedstock_base::{BlockId, Position};
+use feedstock_base::Position;
 
 /// Positions that are walked ahead, with steps under a total, to predict when a block is needed: four default windows of audio
 /// clips of 40 KB, at 0.2 µs each.
@@ -17,9 +18,9 @@ impl EpochOrder {
     /// ```
     /// # use feedstock_base::{Position, Rank, SampleId};
     /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let mut order = Plan::new(input, &Shuffle::none())?.epoch(0);
     /// let shape = StepShape { size: StepSize::Rows(6), rank: Rank::new(1, 2), tail: Tail::Drop };
     /// let step = order.step(Position(0), &shape).unwrap();
@@ -60,9 +61,9 @@ impl EpochOrder {
     /// ```
     /// # use feedstock_base::{Position, Rank, SampleId};
     /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
     /// let second_batch = |world_size| -> Vec<SampleId> {
     ///     let ranks = (0..world_size).map(|rank| Rank::new(rank, world_size));
@@ -88,37 +89,37 @@ impl EpochOrder {
         })
     }
 
-    /// Returns the starts of the steps, from the one at `from` on, in which this rank reads `block`; ascending, each once. In a
-    /// mix whose parts repeat, these are in the first pass over the block's part from `from` on, and in all passes that begin
+    /// Returns the starts of the steps, from the one at `from` on, in which this rank reads the extent; ascending, each once. In a
+    /// mix whose parts repeat, these are in the first pass over its part from `from` on, and in all passes that begin
     /// in the step at `from`; call it again from a later step for later ones.
     ///
     /// The rows of a padded last step count for every rank, because the padding decides which rank gets them.
     ///
     /// ```
     /// # use feedstock_base::{BlockId, Position, Rank};
-    /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Extent, Plan, Shuffle, StepShape, StepSize, Tail};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let mut order = Plan::new(input, &Shuffle::none())?.epoch(0);
     /// let shape = StepShape { size: StepSize::Rows(2), rank: Rank::new(0, 1), tail: Tail::Drop };
-    /// assert_eq!(order.steps_using(BlockId(1), Position(0), &shape), [Position(4), Position(6)]);
-    /// assert_eq!(order.steps_using(BlockId(0), Position(4), &shape), []); // already read
+    /// assert_eq!(order.steps_using(Extent::new(BlockId(1), 4..8), Position(0), &shape), [Position(4), Position(6)]);
+    /// assert_eq!(order.steps_using(Extent::new(BlockId(0), 0..4), Position(4), &shape), []); // already read
     /// # Ok::<(), feedstock_base::Error>(())
     /// ```
-    pub fn steps_using(&mut self, block: BlockId, from: Position, shape: &StepShape) -> Vec<Position> {
-        self.foretell(block, from, u64::MAX, shape).0
+    pub fn steps_using(&mut self, extent: Extent, from: Position, shape: &StepShape) -> Vec<Position> {
+        self.foretell(extent, from, u64::MAX, shape).0
     }
 
     /// As [`steps_using`](Self::steps_using), but only as far ahead as is cheap. Also returns a place no later than the first
-    /// at which any rank may need the block beyond that.
+    /// at which any rank may need the extent beyond that.
     ///
-    /// If steps are bounded by a total, finding the step of a far position walks all steps up to it, and a block on the border
+    /// If steps are bounded by a total, finding the step of a far position walks all steps up to it, and an extent on the border
     /// of two lanes is needed at both ends of the epoch. So only the next 65,536 positions are searched: 13 ms at most, once.
     /// Steps of a number of rows need one division, and are searched to the end.
     pub fn steps_using_soon(
         &mut self,
-        block: BlockId,
+        extent: Extent,
         from: Position,
         shape: &StepShape,
     ) -> (Vec<Position>, Option<Position>) {
@@ -126,12 +127,12 @@ impl EpochOrder {
             StepSize::Rows(_) => u64::MAX,
             StepSize::Total { .. } => from.0.saturating_add(FORETOLD),
         };
-        self.foretell(block, from, horizon, shape)
+        self.foretell(extent, from, horizon, shape)
     }
 
     fn foretell(
         &mut self,
-        block: BlockId,
+        extent: Extent,
         from: Position,
         horizon: u64,
         shape: &StepShape,
@@ -141,7 +142,7 @@ impl EpochOrder {
             return (starts, None);
         }
         let first_end = self.step_end(from.0, shape);
-        let (positions, beyond) = self.positions_from(block, from.0, first_end, horizon);
+        let (positions, beyond) = self.positions_from(extent, from.0, first_end, horizon);
         for p in positions {
             let start = self.step_start(p, from.0, shape);
             if starts.last() == Some(&Position(start)) || !shape.has_step(self.len(), Position(start)) {

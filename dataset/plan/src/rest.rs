@@ -8,6 +8,7 @@
 //! The list is explicit, because no arithmetic over the new data produces it: 14 bytes for each sample that was left.
 
 use crate::cursor::Carried;
+use crate::extent::Extent;
 use crate::planned::{PlannedSample, RowKey};
 use feedstock_base::{BlockId, Error, Lane, Position, Result, SampleId};
 use std::sync::Arc;
@@ -165,16 +166,22 @@ impl RestOrder {
         RowKey { lane: self.0.rest.lanes[index(position)].into(), part: 0, entry: position }
     }
 
-    /// Returns the positions of `block`'s samples, ascending.
-    pub(crate) fn positions_of(&self, block: BlockId) -> Vec<u64> {
-        let start = self.0.by_block.partition_point(|at| self.0.block(*at) < block);
-        let of_block = self.0.by_block[start..].iter().take_while(|at| self.0.block(**at) == block);
-        of_block.map(|at| u64::from(*at)).collect()
+    /// Returns the positions of an extent's samples, ascending.
+    pub(crate) fn positions_of(&self, extent: Extent) -> Vec<u64> {
+        self.positions_in(extent).collect()
     }
 
-    pub(crate) fn earliest_position(&self, block: BlockId) -> Option<u64> {
-        let start = self.0.by_block.partition_point(|at| self.0.block(*at) < block);
-        self.0.by_block.get(start).filter(|at| self.0.block(**at) == block).map(|at| u64::from(*at))
+    pub(crate) fn earliest_position(&self, extent: Extent) -> Option<u64> {
+        self.positions_in(extent).next()
+    }
+
+    fn positions_in(&self, extent: Extent) -> impl Iterator<Item = u64> + '_ {
+        let (facts, samples) = (&self.0, extent.range());
+        let start = facts.by_block.partition_point(|at| facts.block(*at) < extent.block);
+        let of_block = facts.by_block[start..].iter().take_while(move |at| facts.block(**at) == extent.block);
+        of_block
+            .filter(move |at| samples.contains(&facts.rest.samples[**at as usize]))
+            .map(|at| u64::from(*at))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which samples a filter keeps: one bit a sample, and a prefix sum a block.
 
 use arrow_buffer::BooleanBuffer;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The samples that take part, by block.
@@ -82,6 +83,30 @@ impl Selection {
     pub(crate) fn hash(&self) -> u64 {
         let words: Vec<u64> = self.bits.bit_chunks().iter_padded().collect();
         crate::random::hash(&words)
+    }
+
+    /// Returns the number of kept samples of a range.
+    pub(crate) fn count(&self, samples: Range<u64>) -> u64 {
+        let (start, end) = (index(samples.start), index(samples.end));
+        self.bits.slice(start, end - start).count_set_bits() as u64
+    }
+
+    /// Returns the run around `sample` of the `count` kept samples from `first` on, where a gap of more than `gap` samples that
+    /// are left out begins another run.
+    pub(crate) fn near(&self, first: u64, count: u64, sample: u64, gap: u64) -> Range<u64> {
+        let from = index(first);
+        let kept = self.bits.slice(from, self.bits.len() - from);
+        let mut run = first..first;
+        for at in kept.set_indices().take(index(count)).map(|at| first + at as u64) {
+            if at > run.end + gap {
+                if run.contains(&sample) {
+                    break;
+                }
+                run.start = at;
+            }
+            run.end = at + 1;
+        }
+        run
     }
 
     pub(crate) fn starts(&self) -> &Arc<[u64]> {

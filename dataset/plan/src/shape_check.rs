@@ -12,9 +12,9 @@ impl StepShape {
     /// ```
     /// # use feedstock_base::{Rank, SampleId};
     /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let plan = Plan::new(input, &Shuffle::none())?;
     /// let shape = StepShape { size: StepSize::Rows(16), rank: Rank::new(0, 2), tail: Tail::Drop };
     /// let name = |sample: SampleId| format!("train.tar, sample {sample}");

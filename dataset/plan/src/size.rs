@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// # use feedstock_base::{Position, Rank};
 /// # use feedstock_plan::{Lengths, Plan, Shuffle, StepShape, StepSize, Tail};
-/// # use feedstock_plan::{DataHashes, PlanInput};
+/// # use feedstock_plan::{Access, DataHashes, PlanInput};
 /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
 /// let seconds = Lengths::new("duration", vec![2.0, 2.0, 2.0, 2.0, 2.0, 6.0, 6.0, 2.0]);
 /// let plan = Plan::new(input, &Shuffle::none())?.with_lengths(&seconds)?;
 /// let size = StepSize::Total { total: 12.0, max_rows: 64, ranks: 1 }; // 12 s, padding included

@@ -17,9 +17,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::SampleId;
     /// # use feedstock_plan::{Lengths, Plan, Shuffle};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let seconds = Lengths::new("duration", vec![1.0, 2.5, 12.0, 4.0, 1.0, 2.0, 3.0, 4.0]);
     /// let plan = Plan::new(input, &Shuffle::none())?.with_lengths(&seconds)?;
     /// assert_eq!(plan.longest(), Some(("duration", SampleId(2), 12.0)));
@@ -47,9 +47,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::{Position, Rank};
     /// # use feedstock_plan::{Lengths, Plan, Shuffle, StepShape, StepSize, Tail};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let tokens = [3.0, 90.0, 4.0, 80.0, 85.0, 2.0, 95.0, 5.0];
     /// let lengths = Lengths::new("tokens", tokens.to_vec());
     /// let plan = Plan::new(input, &Shuffle::seeded(7))?.bucketed(&lengths, Some(8), StepSize::Rows(4))?;
@@ -95,9 +95,9 @@ impl Plan {
     /// ```
     /// # use feedstock_base::Position;
     /// # use feedstock_plan::{Lengths, Plan, Shuffle, StepSize};
-    /// # use feedstock_plan::{DataHashes, PlanInput};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
     /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
     /// let lengths = Lengths::new("tokens", (0..8).map(|n| n as f32).collect());
     /// let plan = Plan::new(input, &Shuffle::seeded(7))?;
     /// let saved = plan.clone().bucketed(&lengths, Some(8), StepSize::Rows(4))?;

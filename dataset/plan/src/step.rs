@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// # use feedstock_base::{Position, Rank};
 /// # use feedstock_plan::{Plan, Shuffle, StepShape, StepSize, Tail};
-/// # use feedstock_plan::{DataHashes, PlanInput};
+/// # use feedstock_plan::{Access, DataHashes, PlanInput};
 /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
 /// let plan = Plan::new(input, &Shuffle::none())?; // 8 samples
 /// let valid = |tail| -> Vec<bool> {
 ///     let shape = StepShape { size: StepSize::Rows(6), rank: Rank::new(0, 1), tail };

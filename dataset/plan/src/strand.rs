@@ -17,9 +17,9 @@ const LEAST_STRANDS: u32 = 64;
 ///
 /// ```
 /// # use feedstock_plan::{Plan, Shuffle};
-/// # use feedstock_plan::{DataHashes, PlanInput};
+/// # use feedstock_plan::{Access, DataHashes, PlanInput};
 /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
-/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000 };
+/// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
 /// let strands = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.strands().count());
 /// assert_eq!(strands(Shuffle::none())?, 64); // the one lane is dealt out to 64 strands
 /// assert_eq!(strands(Shuffle::seeded(7).lanes(8))?, 64); // 8 strands a lane

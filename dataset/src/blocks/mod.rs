@@ -19,7 +19,7 @@ use crate::format::units::UnitRows;
 use crate::format::{self, located};
 use crate::held::{as_declared, named};
 use crate::payload::own_views;
-use crate::{BlockId, DiskCache, Error, ErrorKind, Result, SampleId, Storage};
+use crate::{BlockId, DiskCache, Error, ErrorKind, Extent, Result, SampleId, Storage};
 use arrow::array::ArrayRef;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
@@ -29,7 +29,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A fetched block: one row for each sample of the block, selected or not, in catalog order.
+/// A fetched block, or an extent of one: a row for each sample, selected or not, in catalog order.
 ///
 /// Row `i` is sample `first_sample + i`. Payload columns are `BinaryView`. A null or empty payload stays null or empty; the
 /// decoder decides what that means.
@@ -137,28 +137,15 @@ impl BlockReader {
     /// # Panics
     /// If there is no such block.
     pub async fn fetch_held(&self, id: BlockId, next_use: u64) -> Result<Block> {
-        let inner = self.0.clone();
-        let io = inner.storage.io().clone();
-        io.run(async move {
-            let samples = inner.catalog.block_samples(id);
-            let rows = inner.read(id, next_use).await;
-            let rows = rows.map_err(|e| e.context(inner.catalog.describe_block(id)))?;
-            if rows.num_rows() as u64 != samples.end - samples.start {
-                let what =
-                    format!("{}: {} rows came back", inner.catalog.describe_block(id), rows.num_rows());
-                return Err(Error::new(ErrorKind::Bug, what));
-            }
-            Ok(Block { id, first_sample: samples.start, rows })
-        })
-        .await
+        self.fetch_extent(Extent::new(id, self.0.catalog.block_samples(id)), next_use).await
     }
 
-    /// Fetches one sample, as a block of one row: in a full shuffle, the rest of the sample's block would be wasted. Texts
-    /// may be views. Errors as [`fetch`](Self::fetch).
+    /// Fetches some consecutive samples of a block, as a block of fewer rows: a piece, of whose block the rest would be wasted.
+    /// Texts may be views. Errors as [`fetch`](Self::fetch).
     ///
     /// ```
     /// use arrow::array::AsArray;
-    /// use feedstock_dataset::{Dataset, SampleId};
+    /// use feedstock_dataset::{BlockId, Dataset, Extent};
     ///
     /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
     /// # let folder = tempfile::tempdir().unwrap();
@@ -172,33 +159,43 @@ impl BlockReader {
     /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
     /// # futures::executor::block_on(async {
     /// let reader = Dataset::open_with(uri, options).await?.block_reader();
-    /// let block = reader.fetch_sample(SampleId(2), u64::MAX).await?;
-    /// assert_eq!((block.rows.num_rows(), block.first_sample), (1, 2));
-    /// assert_eq!(block.rows["image"].as_binary_view().value(0), b"ccc");
+    /// let block = reader.fetch_extent(Extent::new(BlockId(0), 1..3), u64::MAX).await?;
+    /// assert_eq!((block.rows.num_rows(), block.first_sample), (2, 1));
+    /// assert_eq!(block.rows["image"].as_binary_view().value(1), b"ccc");
     /// # Ok::<(), feedstock_dataset::Error>(())
     /// # }).unwrap();
     /// ```
     ///
     /// # Panics
-    /// If the sample does not exist.
-    pub async fn fetch_sample(&self, sample: SampleId, next_use: u64) -> Result<Block> {
+    /// If the block does not exist, or does not have these samples.
+    pub async fn fetch_extent(&self, extent: Extent, next_use: u64) -> Result<Block> {
         let inner = self.0.clone();
         let io = inner.storage.io().clone();
         io.run(async move {
-            let id = inner.catalog.block_of(sample);
+            let Extent { block: id, first, samples } = extent;
+            let whole = inner.catalog.block_samples(id);
+            assert!(first.0 >= whole.start && extent.range().end <= whole.end, "{extent:?} of {whole:?}");
             let row = inner.catalog.blocks.row(id);
-            let first_row = row.first_row + sample.0 - inner.catalog.block_samples(id).start;
-            let samples = sample.0..sample.0 + 1;
-            let rows = inner.read_rows(row.shard, row.unit, first_row, samples, next_use).await;
-            let rows = rows.map_err(|e| e.context(inner.catalog.describe_sample(sample)))?;
-            if rows.num_rows() != 1 {
+            let first_row = row.first_row + (first.0 - whole.start);
+            let rows = inner.read_rows(row.shard, row.unit, first_row, extent.range(), next_use).await;
+            let rows = rows.map_err(|e| e.context(inner.catalog.describe_extent(extent)))?;
+            if rows.num_rows() != samples as usize {
                 let what =
-                    format!("{}: {} rows came back", inner.catalog.describe_sample(sample), rows.num_rows());
+                    format!("{}: {} rows came back", inner.catalog.describe_extent(extent), rows.num_rows());
                 return Err(Error::new(ErrorKind::Bug, what));
             }
-            Ok(Block { id, first_sample: sample.0, rows })
+            Ok(Block { id, first_sample: first.0, rows })
         })
         .await
+    }
+
+    /// Fetches one sample: see [`fetch_extent`](Self::fetch_extent).
+    ///
+    /// # Panics
+    /// If the sample does not exist.
+    pub async fn fetch_sample(&self, sample: SampleId, next_use: u64) -> Result<Block> {
+        let block = self.0.catalog.block_of(sample);
+        self.fetch_extent(Extent::new(block, sample.0..sample.0 + 1), next_use).await
     }
 
     /// Reads rows of one unit, from `first_row` of the unit on.
@@ -234,11 +231,6 @@ impl BlockReader {
 }
 
 impl Inner {
-    async fn read(&self, id: BlockId, next_use: u64) -> Result<RecordBatch> {
-        let row = self.catalog.blocks.row(id);
-        self.read_rows(row.shard, row.unit, row.first_row, self.catalog.block_samples(id), next_use).await
-    }
-
     /// Returns the rows in separate memory; text may be held as views.
     async fn read_rows(
         &self,

@@ -6,8 +6,8 @@
 //! ```
 
 use super::{Catalog, Content, VIEW_BYTES};
-use crate::SampleId;
 use crate::runtime::MAKING_BYTES;
+use crate::{Extent, SampleId};
 use std::ops::Range;
 
 /// Bytes that a catalog counts for the rows that are read.
@@ -41,6 +41,17 @@ impl Catalog {
                 let row = self.blocks.row(self.block_of(sample));
                 row.memory.div_ceil(u64::from(row.samples).max(1))
             }
+        }
+    }
+
+    /// Returns the bytes that an extent holds in memory, all payload columns together.
+    ///
+    /// # Panics
+    /// If the block does not exist.
+    pub fn extent_memory_bytes(&self, extent: Extent) -> u64 {
+        match extent.range() == self.block_samples(extent.block) {
+            true => self.blocks.row(extent.block).memory,
+            false => extent.range().map(|sample| self.sample_memory_bytes(SampleId(sample))).sum(),
         }
     }
 

@@ -11,6 +11,7 @@
 //! bytes and the metadata columns a sample). Parquet footers and IPC messages stay in the store and are read back one unit at
 //! a time.
 
+mod access;
 mod added;
 mod blocks;
 pub(crate) mod columns;
@@ -41,7 +42,7 @@ pub(crate) use units::{UnitStore, UnitStoreBuilder};
 pub use unsupported::UnsupportedAudio;
 pub(crate) use unsupported::UnsupportedTally;
 
-use crate::{BlockId, Result, SampleId};
+use crate::{BlockId, Extent, Result, SampleId};
 use arrow::datatypes::SchemaRef;
 use columns::Mapping;
 use feedstock_plan::DataHashes;
@@ -288,6 +289,15 @@ impl Catalog {
             Content::Units { .. } => {
                 self.objects.get(self.blocks.row(self.block_of(sample)).shard as usize).uri
             }
+        }
+    }
+
+    /// Returns an error's name for what is fetched at once: a sample, a block, or some samples of one.
+    pub fn describe_extent(&self, extent: Extent) -> String {
+        match extent.samples {
+            _ if extent.range() == self.block_samples(extent.block) => self.describe_block(extent.block),
+            1 => self.describe_sample(extent.first),
+            more => format!("{} and the {} samples after it", self.describe_sample(extent.first), more - 1),
         }
     }
 

@@ -201,7 +201,7 @@ async fn catalogs_and_cursors_of_28fa0fc_are_taken() {
         let saved = std::fs::read(released().join("cursors").join(format!("{kind}.json"))).unwrap();
         let saved: Cursor = serde_json::from_slice(&saved).unwrap();
         assert_eq!((saved.fingerprint.blocks, saved.epoch, saved.position), (None, 2, Position(16)));
-        let plan = dataset.plan(&shuffle()).unwrap();
+        let plan = dataset.plan(&shuffle().as_saved(&saved.fingerprint)).unwrap();
         plan.check(&saved).unwrap();
         assert_eq!(plan.regrouped_as(&saved).unwrap().len(), dataset.len(), "{kind}");
 

@@ -1,9 +1,9 @@
-//! Walks a rank's steps through the epochs and knows when a block is needed next.
+//! Walks a rank's steps through the epochs and knows when a block, or a part of it, is needed next.
 
 use crate::run::job::Job;
-use crate::run::residency::{NEVER, Need, Piece, PlanTime};
+use crate::run::residency::{NEVER, Need, PlanTime};
 use crate::run::walk::Walk;
-use feedstock_dataset::{BlockId, Catalog, Position, SampleId, Step};
+use feedstock_dataset::{Catalog, Extent, Position, Step};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use std::sync::Arc;
 pub(crate) struct Planner {
     catalog: Arc<Catalog>,
     walk: Walk,
-    /// When each block that is or will be in memory is used, as far as it has been planned.
-    uses: HashMap<BlockId, Uses>,
+    /// When each extent that is or will be in memory is used, as far as it has been planned.
+    uses: HashMap<Extent, Uses>,
 }
 
-/// When a block is used.
+/// When an extent is used.
 #[derive(Debug, Clone, Default)]
 struct Uses {
     /// By this rank, rising, as far as it was predicted.
@@ -29,6 +29,9 @@ struct Uses {
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedStep {
     pub(crate) step: Step,
+    /// What is fetched for each row.
+    pub(crate) extents: Vec<Extent>,
+    /// The same, each once.
     pub(crate) needs: Vec<Need>,
 }
 
@@ -60,8 +63,11 @@ impl Planner {
     /// The next step; `None` after the last epoch's last.
     pub(crate) fn next(&mut self) -> Option<PlannedStep> {
         let step = self.walk.next()?;
-        let needs = self.needs(&step);
-        Some(PlannedStep { step, needs })
+        let plan = self.walk.plan();
+        let extents: Vec<Extent> =
+            step.rows.iter().map(|row| plan.extent_of(row.block, row.sample)).collect();
+        let needs = self.needs(&step, &extents);
+        Some(PlannedStep { step, extents, needs })
     }
 
     /// The time of `step` among all steps of all epochs.
@@ -69,13 +75,12 @@ impl Planner {
         step.epoch.saturating_mul(self.walk.plan().stride()).saturating_add(step.position.0)
     }
 
-    /// When `piece` is needed again after the step at `time` of `epoch`.
+    /// When `extent` is needed again after the step at `time` of `epoch`.
     ///
-    /// Beyond the planned epoch, or the pass over the block's part of a mix, it is the earliest time at which any rank
-    /// may need the block: good enough to choose what to keep.
-    pub(crate) fn next_use(&mut self, piece: Piece, epoch: u64, time: PlanTime) -> PlanTime {
-        let Piece::Block(block) = piece else { return NEVER };
-        if let Some(uses) = self.uses.get_mut(&block) {
+    /// Beyond the planned epoch, or the pass over its part of a mix, it is the earliest time at which any rank may need it:
+    /// good enough to choose what to keep.
+    pub(crate) fn next_use(&mut self, extent: Extent, epoch: u64, time: PlanTime) -> PlanTime {
+        if let Some(uses) = self.uses.get_mut(&extent) {
             while uses.starts.front().is_some_and(|used| *used <= time) {
                 uses.starts.pop_front();
             }
@@ -83,74 +88,61 @@ impl Planner {
                 Some(next) => return *next,
                 None => {
                     // Predicted anew when a step needs it.
-                    let beyond = self.uses.remove(&block).and_then(|uses| uses.beyond);
+                    let beyond = self.uses.remove(&extent).and_then(|uses| uses.beyond);
                     if let Some(beyond) = beyond.filter(|beyond| *beyond > time) {
                         return beyond;
                     }
                 }
             }
         }
-        self.next_pass_use(block, epoch, time)
+        self.next_pass_use(extent, epoch, time)
     }
 
-    /// When `piece`, fetched for the step at `time` of `epoch`, is needed after all that it is fetched for: by the next
+    /// When `extent`, fetched for the step at `time` of `epoch`, is needed after all that it is fetched for: by the next
     /// pass over its part of a mix, or the next epoch. What a cache on disk should know.
-    pub(crate) fn next_use_from_disk(&mut self, piece: Piece, epoch: u64, time: PlanTime) -> PlanTime {
-        match piece {
-            Piece::Block(block) => self.next_pass_use(block, epoch, time),
-            Piece::Sample(_) => self.walk.plan().stride().saturating_mul(epoch + 1),
-        }
+    pub(crate) fn next_use_from_disk(&mut self, extent: Extent, epoch: u64, time: PlanTime) -> PlanTime {
+        self.next_pass_use(extent, epoch, time)
     }
 
-    fn next_pass_use(&mut self, block: BlockId, epoch: u64, time: PlanTime) -> PlanTime {
+    fn next_pass_use(&mut self, extent: Extent, epoch: u64, time: PlanTime) -> PlanTime {
         if self.walk.order.epoch() == epoch {
             let epoch_start = epoch.saturating_mul(self.walk.plan().stride());
             let position = Position(time.saturating_sub(epoch_start));
-            if let Some(next) = self.walk.order.next_pass(block, position) {
+            if let Some(next) = self.walk.order.next_pass(extent, position) {
                 return epoch_start.saturating_add(next.0);
             }
         }
-        self.next_epoch_use(block, epoch)
+        self.next_epoch_use(extent, epoch)
     }
 
-    fn next_epoch_use(&mut self, block: BlockId, epoch: u64) -> PlanTime {
+    fn next_epoch_use(&mut self, extent: Extent, epoch: u64) -> PlanTime {
         let walk = &mut self.walk;
         let stride = walk.plan().stride();
         if epoch + 1 >= walk.end_epoch() || walk.plan().is_endless() {
             return NEVER;
         }
         let order = if epoch + 1 == walk.order.epoch() { &mut walk.order } else { &mut walk.next_order };
-        let earliest = order.earliest_position(block).map_or(NEVER, |position| position.0);
+        let earliest = order.earliest_position(extent).map_or(NEVER, |position| position.0);
         order.epoch().saturating_mul(stride).saturating_add(earliest)
     }
 
-    fn needs(&mut self, step: &Step) -> Vec<Need> {
-        if self.walk.plan().reads_single_samples() {
-            let samples: BTreeSet<SampleId> = step.rows.iter().map(|row| row.sample).collect();
-            let need = |sample| Need {
-                piece: Piece::Sample(sample),
-                bytes: self.catalog.sample_memory_bytes(sample),
-            };
-            return samples.into_iter().map(need).collect();
-        }
+    fn needs(&mut self, step: &Step, extents: &[Extent]) -> Vec<Need> {
         let time = self.time(step);
-        let blocks: BTreeSet<BlockId> = step.rows.iter().map(|row| row.block).collect();
-        for &block in &blocks {
-            let uses = self.uses.entry(block).or_default();
+        let extents: BTreeSet<Extent> = extents.iter().copied().collect();
+        for &extent in &extents {
+            let uses = self.uses.entry(extent).or_default();
             if uses.starts.back().is_none_or(|last| *last < time) {
                 let epoch_start = time - step.position.0;
                 let shape = *self.walk.shape();
-                let (starts, beyond) = self.walk.order.steps_using_soon(block, step.position, &shape);
+                let (starts, beyond) = self.walk.order.steps_using_soon(extent, step.position, &shape);
                 *uses = Uses {
                     starts: starts.into_iter().map(|start| epoch_start.saturating_add(start.0)).collect(),
                     beyond: beyond.map(|beyond| epoch_start.saturating_add(beyond.0)),
                 };
             }
         }
-        blocks
-            .into_iter()
-            .map(|b| Need { piece: Piece::Block(b), bytes: self.catalog.block(b).memory_bytes })
-            .collect()
+        let need = |extent| Need { extent, bytes: self.catalog.extent_memory_bytes(extent) };
+        extents.into_iter().map(need).collect()
     }
 }
 
@@ -158,7 +150,8 @@ impl Planner {
 mod tests {
     use super::*;
     use feedstock_dataset::{
-        CatalogOptions, CatalogStore, Dataset, OpenOptions, Rank, Shuffle, StepShape, StepSize, Stop, Tail,
+        BlockId, CatalogOptions, CatalogStore, Dataset, OpenOptions, Rank, Shuffle, StepShape, StepSize,
+        Stop, Tail,
     };
 
     async fn folder(root: &std::path::Path, samples: u64, name: &str) -> Dataset {
@@ -197,7 +190,8 @@ mod tests {
         let first = steps.iter().find(|planned| pass_of(planned) == Some(0)).unwrap();
         let second = steps.iter().find(|planned| pass_of(planned) == Some(1)).unwrap();
         let time = planner.time(&first.step);
-        let next = planner.next_use_from_disk(Piece::Block(of_small), 0, time);
+        let of_small = Extent::new(of_small, dataset.catalog().block_samples(of_small));
+        let next = planner.next_use_from_disk(of_small, 0, time);
         assert!(next > time && next <= planner.time(&second.step) + 15, "{time} {next}");
     }
 }

@@ -1,22 +1,13 @@
-//! Which blocks are in memory: a state machine without I/O or clock.
+//! What is in memory: a state machine without I/O or clock.
 //!
-//! The future is known, so the choice is Belady's: what is needed last goes first. A block is *pinned* by every
-//! planned step that has not finished with it, and only unpinned blocks are evicted. Steps are admitted in plan
-//! order and pin all their blocks at once; if the next one does not fit, some admitted step is unfinished and will
+//! The future is known, so the choice is Belady's: what is needed last goes first. An extent (a block, or a part of one) is
+//! *pinned* by every planned step that has not finished with it, and only unpinned extents are evicted. Steps are admitted in
+//! plan order and pin all their extents at once; if the next one does not fit, some admitted step is unfinished and will
 //! free room without needing any itself, so waiting cannot deadlock. Tasks borrow bytes for samples that take much working
 //! memory (`large.rs`).
 
-use feedstock_dataset::{BlockId, SampleId};
+use feedstock_dataset::Extent;
 use std::collections::{BTreeSet, HashMap};
-
-/// What is fetched at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Piece {
-    /// A whole block, shared by all its rows.
-    Block(BlockId),
-    /// One sample's row, where a full shuffle would waste the rest of its block.
-    Sample(SampleId),
-}
 
 /// A place in plan order over all epochs; smaller is sooner.
 pub(crate) type PlanTime = u64;
@@ -24,10 +15,10 @@ pub(crate) type PlanTime = u64;
 /// Needed no more.
 pub(crate) const NEVER: PlanTime = u64::MAX;
 
-/// A piece that a step needs.
+/// An extent that a step needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
-    pub(crate) piece: Piece,
+    pub(crate) extent: Extent,
     /// Bytes that it holds in memory, decompressed.
     pub(crate) bytes: u64,
 }
@@ -36,9 +27,9 @@ pub(crate) struct Need {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admitted {
     /// Drop these from memory.
-    pub(crate) evict: Vec<Piece>,
+    pub(crate) evict: Vec<Extent>,
     /// Fetch these.
-    pub(crate) fetch: Vec<Piece>,
+    pub(crate) fetch: Vec<Extent>,
 }
 
 /// Why a step was not admitted.
@@ -57,7 +48,7 @@ struct Resident {
     next_use: PlanTime,
 }
 
-/// Resident pieces within a byte budget.
+/// Resident extents within a byte budget.
 #[derive(Debug)]
 pub(crate) struct Residency {
     budget_bytes: u64,
@@ -65,9 +56,9 @@ pub(crate) struct Residency {
     idle_bytes: u64,
     /// Of the used bytes, those that tasks have.
     lent_bytes: u64,
-    resident: HashMap<Piece, Resident>,
-    /// Unpinned pieces by next use: the last is evicted first.
-    idle: BTreeSet<(PlanTime, Piece)>,
+    resident: HashMap<Extent, Resident>,
+    /// Unpinned extents by next use: the last is evicted first.
+    idle: BTreeSet<(PlanTime, Extent)>,
 }
 
 impl Residency {
@@ -86,9 +77,9 @@ impl Residency {
         self.used_bytes
     }
 
-    /// Pins all of the pieces of the step at `now`, or none. Room for loans of `loan_bytes` in all stays free.
+    /// Pins all of the extents of the step at `now`, or none. Room for loans of `loan_bytes` in all stays free.
     ///
-    /// Idle pieces whose predicted next use was before `now` have been passed by (another rank took them): they go
+    /// Idle extents whose predicted next use was before `now` have been passed by (another rank took them): they go
     /// first.
     pub(crate) fn admit(
         &mut self,
@@ -102,7 +93,7 @@ impl Residency {
         }
         let (mut missing, mut own_idle) = (0, 0);
         for need in needs {
-            match self.resident.get(&need.piece) {
+            match self.resident.get(&need.extent) {
                 None => missing += need.bytes,
                 Some(resident) if resident.pins == 0 => own_idle += resident.bytes,
                 Some(_) => {}
@@ -115,10 +106,10 @@ impl Residency {
         }
         let mut admitted = Admitted::default();
         for need in needs {
-            match self.resident.get_mut(&need.piece) {
+            match self.resident.get_mut(&need.extent) {
                 Some(resident) => {
                     if resident.pins == 0 {
-                        self.idle.remove(&(resident.next_use, need.piece));
+                        self.idle.remove(&(resident.next_use, need.extent));
                         self.idle_bytes -= resident.bytes;
                     }
                     resident.pins += 1;
@@ -126,8 +117,8 @@ impl Residency {
                 None => {
                     self.used_bytes += need.bytes;
                     let resident = Resident { bytes: need.bytes, pins: 1, next_use: NEVER };
-                    self.resident.insert(need.piece, resident);
-                    admitted.fetch.push(need.piece);
+                    self.resident.insert(need.extent, resident);
+                    admitted.fetch.push(need.extent);
                 }
             }
         }
@@ -137,10 +128,10 @@ impl Residency {
         Ok(admitted)
     }
 
-    /// A step is done with `piece`, which is needed again at `next_use`. Returns it if it was let go at once.
-    pub(crate) fn unpin(&mut self, piece: Piece, next_use: PlanTime) -> Option<Piece> {
-        let resident = self.resident.get_mut(&piece)?;
-        assert!(resident.pins > 0, "{piece:?} is unpinned more often than pinned");
+    /// A step is done with `extent`, which is needed again at `next_use`. Returns it if it was let go at once.
+    pub(crate) fn unpin(&mut self, extent: Extent, next_use: PlanTime) -> Option<Extent> {
+        let resident = self.resident.get_mut(&extent)?;
+        assert!(resident.pins > 0, "{extent:?} is unpinned more often than pinned");
         resident.pins -= 1;
         resident.next_use = next_use;
         if resident.pins > 0 {
@@ -148,16 +139,16 @@ impl Residency {
         }
         if next_use == NEVER {
             self.used_bytes -= resident.bytes;
-            self.resident.remove(&piece);
-            return Some(piece);
+            self.resident.remove(&extent);
+            return Some(extent);
         }
         self.idle_bytes += resident.bytes;
-        self.idle.insert((next_use, piece));
+        self.idle.insert((next_use, extent));
         None
     }
 
     /// Lends `bytes` of the budget to a task, and returns what must be dropped for it; `None` if there is no room now.
-    pub(crate) fn lend(&mut self, bytes: u64, now: PlanTime) -> Option<Vec<Piece>> {
+    pub(crate) fn lend(&mut self, bytes: u64, now: PlanTime) -> Option<Vec<Extent>> {
         if self.lacking_bytes(bytes) > 0 {
             return None;
         }
@@ -192,8 +183,8 @@ impl Residency {
         self.budget_bytes = budget_bytes;
     }
 
-    /// Makes the budget smaller, and returns what must be dropped for it; `None` if pinned pieces and loans need it.
-    pub(crate) fn shrink_to(&mut self, budget_bytes: u64, now: PlanTime) -> Option<Vec<Piece>> {
+    /// Makes the budget smaller, and returns what must be dropped for it; `None` if pinned extents and loans need it.
+    pub(crate) fn shrink_to(&mut self, budget_bytes: u64, now: PlanTime) -> Option<Vec<Extent>> {
         if self.used_bytes - self.idle_bytes > budget_bytes {
             return None;
         }
@@ -205,23 +196,24 @@ impl Residency {
         Some(evicted)
     }
 
-    fn evict(&mut self, now: PlanTime) -> Option<Piece> {
+    fn evict(&mut self, now: PlanTime) -> Option<Extent> {
         let passed_by = self.idle.first().is_some_and(|(next_use, _)| *next_use < now);
-        let (_, piece) = if passed_by { self.idle.pop_first() } else { self.idle.pop_last() }?;
-        let resident = self.resident.remove(&piece)?;
+        let (_, extent) = if passed_by { self.idle.pop_first() } else { self.idle.pop_last() }?;
+        let resident = self.resident.remove(&extent)?;
         self.used_bytes -= resident.bytes;
         self.idle_bytes -= resident.bytes;
-        Some(piece)
+        Some(extent)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use feedstock_dataset::BlockId;
     use proptest::prelude::*;
 
     fn need(block: u32, bytes: u64) -> Need {
-        Need { piece: Piece::Block(BlockId(block)), bytes }
+        Need { extent: Extent::new(BlockId(block), 0..1), bytes }
     }
 
     #[test]
@@ -229,11 +221,11 @@ mod tests {
         let mut residency = Residency::new(30);
         residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0, 0).unwrap();
         for (block, next_use) in [(0, 7), (1, 9), (2, 8)] {
-            assert_eq!(residency.unpin(need(block, 0).piece, next_use), None);
+            assert_eq!(residency.unpin(need(block, 0).extent, next_use), None);
         }
         let admitted = residency.admit(&[need(3, 15), need(2, 10)], 6, 0).unwrap();
-        assert_eq!(admitted.evict, [need(1, 0).piece, need(0, 0).piece]);
-        assert_eq!(admitted.fetch, [need(3, 0).piece]);
+        assert_eq!(admitted.evict, [need(1, 0).extent, need(0, 0).extent]);
+        assert_eq!(admitted.fetch, [need(3, 0).extent]);
         assert_eq!(residency.used_bytes(), 25);
     }
 
@@ -242,12 +234,12 @@ mod tests {
         let mut residency = Residency::new(30);
         residency.admit(&[need(0, 10), need(1, 10), need(2, 10)], 0, 0).unwrap();
         for (block, next_use) in [(0, 7), (1, 40), (2, 30)] {
-            residency.unpin(need(block, 0).piece, next_use);
+            residency.unpin(need(block, 0).extent, next_use);
         }
-        assert_eq!(residency.admit(&[need(3, 5)], 20, 0).unwrap().evict, [need(0, 0).piece], "7 is past");
+        assert_eq!(residency.admit(&[need(3, 5)], 20, 0).unwrap().evict, [need(0, 0).extent], "7 is past");
         assert_eq!(
             residency.admit(&[need(4, 10)], 21, 0).unwrap().evict,
-            [need(1, 0).piece],
+            [need(1, 0).extent],
             "then the latest"
         );
     }
@@ -261,7 +253,7 @@ mod tests {
         );
         residency.admit(&[need(0, 16)], 0, 0).unwrap();
         assert_eq!(residency.admit(&[need(1, 15)], 1, 0), Err(Refused::Later));
-        assert_eq!(residency.unpin(need(0, 0).piece, NEVER), Some(need(0, 0).piece));
+        assert_eq!(residency.unpin(need(0, 0).extent, NEVER), Some(need(0, 0).extent));
         assert_eq!(residency.admit(&[need(1, 15)], 1, 0).unwrap().fetch.len(), 1);
     }
 
@@ -271,8 +263,8 @@ mod tests {
         residency.extend_to(40);
         residency.admit(&[need(0, 15), need(1, 15)], 0, 0).unwrap();
         assert_eq!(residency.shrink_to(20, 0), None);
-        residency.unpin(need(1, 0).piece, 5);
-        assert_eq!(residency.shrink_to(20, 0), Some(vec![need(1, 0).piece]));
+        residency.unpin(need(1, 0).extent, 5);
+        assert_eq!(residency.shrink_to(20, 0), Some(vec![need(1, 0).extent]));
         assert_eq!((residency.used_bytes(), residency.lacking_bytes(5)), (15, 0));
         assert_eq!(residency.lacking_bytes(6), 1);
     }
@@ -306,8 +298,8 @@ mod tests {
                 }
                 let done: usize = running.pop_front().unwrap();
                 for need in &steps[done] {
-                    let later = steps[done + 1..].iter().position(|s| s.iter().any(|n| n.piece == need.piece));
-                    residency.unpin(need.piece, later.map_or(NEVER, |i| (done + 1 + i) as u64));
+                    let later = steps[done + 1..].iter().position(|s| s.iter().any(|n| n.extent == need.extent));
+                    residency.unpin(need.extent, later.map_or(NEVER, |i| (done + 1 + i) as u64));
                 }
             }
             prop_assert_eq!(residency.used_bytes(), 0);

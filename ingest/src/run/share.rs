@@ -5,8 +5,7 @@
 //! only while runs overlap: ranks of one job never ask for the same sample, and would pay for copies in vain.
 
 use crate::memory::row::{RowMemory, RowPlace};
-use crate::run::residency::Piece;
-use feedstock_dataset::{Block, Rank, SampleId, StrandSet};
+use feedstock_dataset::{Block, Extent, Rank, SampleId, StrandSet};
 use feedstock_ops::{TensorSpec, Warnings};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
@@ -17,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What a block is: a catalog's content and its place, the columns that are read, and which block or sample.
-type BlockKey = (u64, u64, Piece);
+type BlockKey = (u64, u64, Extent);
 
 /// What a finished sample is: what makes it, the epoch of its randomness, and which sample.
 type SampleKey = (u64, u64, SampleId);
@@ -243,11 +242,11 @@ pub(crate) struct Sharing {
 impl Sharing {
     pub(crate) async fn block(
         &self,
-        piece: Piece,
+        extent: Extent,
         fetch: impl Future<Output = Result<Block, feedstock_dataset::Error>> + Send + 'static,
     ) -> Result<Arc<Block>, feedstock_dataset::Error> {
         let (data, columns) = self.read;
-        self.share.block((data, columns, piece), fetch).await
+        self.share.block((data, columns, extent), fetch).await
     }
 
     pub(crate) fn take(&self, epoch: u64, sample: SampleId, memory: &mut RowMemory) -> bool {
@@ -280,7 +279,7 @@ mod tests {
                 Ok(block(7))
             }
         };
-        let key = (1, 2, Piece::Block(feedstock_dataset::BlockId(7)));
+        let key = (1, 2, Extent::new(feedstock_dataset::BlockId(7), 0..1));
         let (first, second) = tokio::join!(share.block(key, fetch()), share.block(key, fetch()));
         let third = share.block(key, fetch()).await.unwrap();
         assert!(Arc::ptr_eq(&first.unwrap(), &third) && Arc::ptr_eq(&second.unwrap(), &third));

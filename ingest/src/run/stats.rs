@@ -14,9 +14,9 @@ pub struct Stats {
     pub bad_samples: u64,
     /// Steps completed.
     pub steps: u64,
-    /// Pieces (blocks, or single samples under a full shuffle) fetched.
+    /// Extents (blocks, pieces, or single samples under a full shuffle) fetched.
     pub fetched: u64,
-    /// Of these, pieces fetched before: the budget was smaller than the shuffle window needs.
+    /// Of these, extents fetched before: the budget was smaller than the shuffle window needs.
     pub refetched: u64,
     /// Encoded bytes fetched.
     pub fetched_bytes: u64,

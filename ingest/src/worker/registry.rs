@@ -323,7 +323,8 @@ impl Registry {
             let message = format!("{places} places for {} strands", strands.len());
             return Err(Refused::Because(Error::new(ErrorKind::BadConfig, message)));
         }
-        let plan: Plan = opened.recipe.plan(&shape)?.regrouped_as(&cursor).map_err(|e| {
+        let recipe = opened.recipe.as_saved(&cursor.fingerprint);
+        let plan: Plan = recipe.plan(&shape)?.regrouped_as(&cursor).map_err(|e| {
             let message = format!("this worker sees another order than the rank: {e}");
             Refused::OtherOrder(Error::new(e.kind(), message))
         })?;

@@ -7,7 +7,7 @@ data-parallel rank, in an order that is a pure function of (data set, seed, epoc
         fs.Dataset("s3://corpus/imagenet/train")
         .filter("label < 100")
         .map("image", fs.decode_image(), fs.random_resized_crop(224), fs.horizontal_flip())
-        .shuffle(seed=7, window=16_384)
+        .shuffle(seed=7)
         .batch(256)                                   # per rank; or global_batch_size=2048
     )
     loader = pipeline.loader(rank=0, world_size=8)

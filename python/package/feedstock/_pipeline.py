@@ -125,14 +125,27 @@ class Pipeline:
         window: int | None = None,
         lanes: int | None = None,
         full: bool = False,
+        shuffle_bytes: int | None = None,
+        piece: int | None = None,
     ) -> Pipeline:
         """Shuffles every epoch anew, as a pure function of (data set, seed, epoch).
 
-        Blocks are permuted, and samples are shuffled inside windows.
+        What is permuted depends on how the data set is stored, so that the shuffle is as good as reads allow:
+
+        - folders, manifests and local tars: every sample (a full shuffle);
+        - tars on object storage: pieces of about 256 KiB, then samples inside windows of 256 MiB;
+        - Parquet and Arrow IPC: blocks, then samples inside windows of 512 MiB.
+
+        With ``window``, it is blocks for all of them, unless ``piece`` is set. A loaded state keeps the order that it was
+        saved with.
 
         Args:
             seed: At least 0; default 0. Also seeds the ops' random numbers, unless ``seed()`` sets another seed.
-            window: Samples in a window; default: the number that fits in 512 MiB of encoded bytes.
+            window: Samples in a window, over all ranks; default: by ``shuffle_bytes``.
+            shuffle_bytes: Encoded bytes of the samples in a window, over all ranks; default 256 MiB for pieces, 512 MiB for
+                blocks. Larger windows mix better and take more memory.
+            piece: Consecutive samples that stay together until they are shuffled inside a window, at least 1. Smaller
+                pieces mix better and take more requests.
             lanes: Strands of the order that ranks divide among themselves; default: up to 64. For large jobs, set a
                 multiple of the largest planned world size.
             full: ``True`` draws every sample independently, for storage with fast random reads; default ``False``.
@@ -143,6 +156,8 @@ class Pipeline:
             seed=whole("seed", seed),
             window=whole_or_none("window", window, 1),
             lanes=whole_or_none("lanes", lanes, 1),
+            shuffle_bytes=whole_or_none("shuffle_bytes", shuffle_bytes, 1),
+            piece=whole_or_none("piece", piece, 1),
         )
 
     def seed(self, seed: int) -> Pipeline:

@@ -3,7 +3,7 @@
 use super::Loader;
 use crate::pipeline::Pipeline;
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Carried, Cursor, Position};
+use feedstock_dataset::{Carried, Cursor, Fingerprint, Plan, Position};
 use std::str::FromStr;
 
 /// What [`Loader::load_state_with`] does if the data changed since the state was saved.
@@ -84,18 +84,34 @@ impl Loader {
     /// do not explain: another seed, shuffle, mix or bucketing. `Gone` if the catalog of the data with which the epoch began
     /// is no longer kept. That applies to [`OnChange::Remap`], and to a state saved later in an epoch that was remapped.
     pub fn load_state_with(&mut self, cursor: Cursor, on_change: OnChange) -> Result<()> {
-        let has_other_lengths = self.plan.fingerprint().has_other_lengths(&cursor.fingerprint);
-        let cursor = match self.plan.is_of_same_data(&cursor) {
+        let plan = self.pipeline.as_saved(&cursor).plan(self.rank)?;
+        let has_other_lengths = plan.fingerprint().has_other_lengths(&cursor.fingerprint);
+        let cursor = match plan.is_of_same_data(&cursor) {
             true if has_other_lengths && on_change == OnChange::NextEpoch => {
-                self.after_change(cursor, on_change)? // the same files, whose durations another release reads differently
+                self.after_change(&plan, cursor, on_change)? // the same files, whose durations another release reads differently
             }
             true => cursor,
-            false => self.after_change(cursor, on_change)?,
+            false => self.after_change(&plan, cursor, on_change)?,
         };
+        self.note_order(&cursor.fingerprint);
         let pipeline = self.pipeline_of(&cursor)?;
         self.restart(pipeline, cursor, self.rank)?;
         self.end_untold = false;
         Ok(())
+    }
+
+    /// Logs that the saved order is kept, if a new run would have another.
+    fn note_order(&self, saved: &Fingerprint) {
+        let own = self.plan.fingerprint();
+        if (own.shuffle, own.piece, own.window, own.lanes)
+            != (saved.shuffle, saved.piece, saved.window, saved.lanes)
+        {
+            tracing::info!(
+                "the saved order is kept ({}); a new run of this pipeline would have another ({})",
+                saved.describe_shuffle(),
+                own.describe_shuffle()
+            );
+        }
     }
 
     /// Returns the pipeline with the order of `cursor`. It includes the rest of an epoch that began with other data.
@@ -110,7 +126,7 @@ impl Loader {
     }
 
     /// Returns the cursor to continue from, for a cursor of data that have changed since.
-    fn after_change(&self, cursor: Cursor, on_change: OnChange) -> Result<Cursor> {
+    fn after_change(&self, plan: &Plan, cursor: Cursor, on_change: OnChange) -> Result<Cursor> {
         let dataset = self.pipeline.dataset();
         let changes = || {
             let changes = futures::executor::block_on(dataset.changes_since(&cursor.fingerprint));
@@ -118,14 +134,14 @@ impl Loader {
         };
         match on_change {
             OnChange::Error => {
-                let error = self.plan.check(&cursor).err();
+                let error = plan.check(&cursor).err();
                 let message = error.map_or_else(String::new, |error| error.to_string());
                 let advice = "to finish its epoch with the remaining samples that still exist, load it with \
                               on_change=remap; to leave them out, with on_change=next_epoch";
                 Err(Error::new(ErrorKind::BadConfig, format!("{message}{}; {advice}", changes())))
             }
             OnChange::NextEpoch => {
-                let next = self.plan.next_epoch_of(&cursor)?;
+                let next = plan.next_epoch_of(&cursor)?;
                 let left_out = match next.epoch == cursor.epoch {
                     true => String::new(),
                     false => format!(
@@ -141,10 +157,10 @@ impl Loader {
                 Ok(next)
             }
             OnChange::Remap if cursor.position == Position(0) && cursor.carried.is_empty() => {
-                Ok(self.plan.next_epoch_of(&cursor)?) // nothing of it was delivered
+                Ok(plan.next_epoch_of(&cursor)?) // nothing of it was delivered
             }
             OnChange::Remap => {
-                self.plan.fingerprint().check_settings(&cursor.fingerprint)?;
+                plan.fingerprint().check_settings(&cursor.fingerprint)?;
                 tracing::warn!(
                     "the data set changed since the state was saved{}: epoch {} continues with the remaining samples that \
                      still exist",
@@ -153,7 +169,7 @@ impl Loader {
                 );
                 let Cursor { fingerprint, epoch, position, ops, mut carried } = cursor;
                 carried.push(Carried { fingerprint, position });
-                Ok(Cursor { ops, carried, ..self.plan.cursor(epoch, Position(0)) })
+                Ok(Cursor { ops, carried, ..plan.cursor(epoch, Position(0)) })
             }
         }
     }

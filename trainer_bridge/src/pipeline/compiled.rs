@@ -108,6 +108,11 @@ impl Pipeline {
         Ok(Self { recipe, ..self.clone() })
     }
 
+    /// Returns the same pipeline with the order of `cursor`, as far as its shuffle leaves the order open.
+    pub(crate) fn as_saved(&self, cursor: &Cursor) -> Self {
+        Self { recipe: self.recipe.as_saved(&cursor.fingerprint), ..self.clone() }
+    }
+
     /// Returns the same pipeline with whole epochs of the current data.
     pub(crate) fn carrying_nothing(&self) -> Self {
         let mut pipeline = self.clone();

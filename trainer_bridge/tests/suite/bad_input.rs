@@ -318,7 +318,7 @@ fn files_truncated_after_cataloguing() {
         let seen = run(&bounded(dataset, 4), 1, |_| {}).remove(0);
         let error = seen.error.unwrap_or_else(|| panic!("{layout}: no error"));
         assert_eq!((error.kind(), seen.steps), (ErrorKind::Gone, 0), "{layout}: {error}");
-        says(&error, &["block", dir.path().to_str().unwrap(), "changed since the catalog was built"]);
+        says(&error, &[dir.path().to_str().unwrap(), "changed since the catalog was built"]);
     }
 }
 

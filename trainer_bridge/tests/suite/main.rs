@@ -16,6 +16,7 @@ mod loader;
 mod memory_bound;
 mod memory_files;
 mod nulls;
+mod pieces;
 mod remap;
 mod same_names;
 mod speech;

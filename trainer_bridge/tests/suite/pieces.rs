@@ -126,7 +126,7 @@ fn a_sparse_filter_reads_what_it_keeps() {
     synth_as(Layout::WebDataset, dir.path(), SAMPLES, 5);
     let s3 = S3::holding(dir.path());
     let dataset = s3.try_open(OpenOptions { block_bytes: 4 << 20, ..s3.options(storage()) }).unwrap();
-    let kept = block_on(dataset.filter("label % 10 = 3")).unwrap();
+    let kept = dataset.filter("label % 10 = 3").unwrap();
     let pipeline = whole_epochs(pipeline(kept, 8).shuffle(Shuffle::seeded(7).piece(2)));
     let plan = pipeline.plan(Rank::new(0, 1)).unwrap();
     let delivered = run_epochs(&pipeline, 2, 1);

@@ -1,7 +1,10 @@
 //! Length bucketing and steps bounded by a total: the order keeps its guarantees, and padding shrinks.
 
+use crate::order::extents;
 use feedstock_base::{BlockId, Position, Rank, SampleId};
-use feedstock_plan::{Cursor, Lengths, Plan, PlanInput, PlannedRow, Shuffle, StepShape, StepSize, Tail};
+use feedstock_plan::{
+    Cursor, Extent, Lengths, Plan, PlanInput, PlannedRow, Shuffle, Step, StepShape, StepSize, Tail,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -95,8 +98,10 @@ fn padded_size(lengths: &Lengths, ranks: &[Vec<PlannedRow>]) -> f64 {
 fn shuffles() -> impl Strategy<Value = Shuffle> {
     let window =
         (any::<u64>(), 1u32..20, 1u64..300).prop_map(|(s, c, w)| Shuffle::seeded(s).lanes(c).window(w));
+    let pieces = (any::<u64>(), 1u32..20, 1u64..300, 1u32..30)
+        .prop_map(|(s, c, w, k)| Shuffle::seeded(s).lanes(c).window(w).piece(k));
     let full = (any::<u64>(), 1u32..20).prop_map(|(s, c)| Shuffle::full(s).lanes(c));
-    prop_oneof![4 => window, 1 => full, 1 => (1u32..20).prop_map(|c| Shuffle::none().lanes(c))]
+    prop_oneof![4 => window, 4 => pieces, 1 => full, 1 => (1u32..20).prop_map(|c| Shuffle::none().lanes(c))]
 }
 
 /// Sizes that leave each of 64 ranks a row of twelve seconds.
@@ -119,10 +124,10 @@ proptest! {
         let base = plan(n, &shuffle);
         let bucketed = base.clone().bucketed(&clips(n, seed), window, group).unwrap();
         let (mut before, mut after) = (base.epoch(epoch), bucketed.epoch(epoch));
-        let mut by_block: BTreeMap<BlockId, Vec<Position>> = BTreeMap::new();
+        let mut by_extent: BTreeMap<Extent, Vec<Position>> = BTreeMap::new();
         let ids: Vec<u64> = (0..n).map(|p| {
             let at = after.sample_at(Position(p));
-            by_block.entry(at.block).or_default().push(Position(p));
+            by_extent.entry(bucketed.extent_of(at.block, at.sample)).or_default().push(Position(p));
             at.sample.0
         }).collect();
         let window = match (bucketed.fingerprint().bucketing.as_ref().unwrap().window, group) {
@@ -135,9 +140,9 @@ proptest! {
             let there: BTreeSet<u64> = (start..end).map(|p| before.sample_at(Position(p)).sample.0).collect();
             prop_assert_eq!(here, there, "samples stay in their window");
         }
-        for (block, positions) in by_block {
-            prop_assert!(after.earliest_position(block).unwrap() <= positions[0]);
-            prop_assert_eq!(after.positions_of(block), positions);
+        for (extent, positions) in by_extent {
+            prop_assert!(after.earliest_position(extent).unwrap() <= positions[0]);
+            prop_assert_eq!(after.positions_of(extent), positions);
         }
     }
 
@@ -215,17 +220,17 @@ proptest! {
         let from = Position(from % n);
         for rank in 0..world_size {
             let shape = shape(size, rank, world_size, Tail::Short);
-            let mut used: BTreeMap<BlockId, BTreeSet<Position>> = BTreeMap::new();
+            let mut used: BTreeMap<Extent, BTreeSet<Position>> = BTreeMap::new();
             for step in plan.epoch(1).steps(from, &shape) {
                 for row in &step.rows {
-                    used.entry(row.block).or_default().insert(step.position);
+                    used.entry(plan.extent_of(row.block, row.sample)).or_default().insert(step.position);
                 }
             }
             let mut order = plan.epoch(1);
-            for block in (0..=(n / 7) as u32).map(BlockId) {
-                let expected: Vec<Position> = used.remove(&block).unwrap_or_default().into_iter().collect();
-                prop_assert_eq!(order.steps_using_soon(block, from, &shape), (expected.clone(), None), "all is soon");
-                prop_assert_eq!(order.steps_using(block, from, &shape), expected);
+            for extent in extents(&plan) {
+                let expected: Vec<Position> = used.remove(&extent).unwrap_or_default().into_iter().collect();
+                prop_assert_eq!(order.steps_using_soon(extent, from, &shape), (expected.clone(), None), "all is soon");
+                prop_assert_eq!(order.steps_using(extent, from, &shape), expected);
             }
         }
     }
@@ -433,6 +438,10 @@ fn most_blocks_are_read_by_few_ranks() {
 
 /// The driver checks every block of a step before it fetches one. That must not walk the epoch, though blocks on the border of
 /// two lanes are needed at both of its ends.
+fn extents_of(plan: &Plan, step: &Step) -> BTreeSet<Extent> {
+    step.rows.iter().map(|row| plan.extent_of(row.block, row.sample)).collect()
+}
+
 #[test]
 fn foretelling_the_first_step_walks_no_epoch() {
     const CLIPS: u64 = 2_000_000;
@@ -448,9 +457,8 @@ fn foretelling_the_first_step_walks_no_epoch() {
         let first: Vec<_> = order.clone().steps(Position(0), &shape).take(64).collect();
         let (mut foretold, mut later) = (0, 0);
         for step in &first {
-            let blocks: BTreeSet<BlockId> = step.rows.iter().map(|row| row.block).collect();
-            for block in blocks {
-                let (starts, beyond) = order.steps_using_soon(block, step.position, &shape);
+            for extent in extents_of(&plan, step) {
+                let (starts, beyond) = order.steps_using_soon(extent, step.position, &shape);
                 assert_eq!(starts[0], step.position);
                 foretold += 1;
                 let Some(beyond) = beyond else { continue };
@@ -459,10 +467,10 @@ fn foretelling_the_first_step_walks_no_epoch() {
                 if later > 3 {
                     continue; // each costs a walk
                 }
-                let all = order.clone().steps_using(block, step.position, &shape);
+                let all = order.clone().steps_using(extent, step.position, &shape);
                 let known = all.iter().filter(|start| **start <= *starts.last().unwrap()).count();
                 assert_eq!(all[..known], starts[..]);
-                assert!(order.positions_of(block).iter().any(|p| *p >= beyond));
+                assert!(order.positions_of(extent).iter().any(|p| *p >= beyond));
                 assert!(all[known..].iter().all(|start| start.0 + 1024 > beyond.0), "{all:?} {beyond}");
             }
         }
@@ -470,9 +478,8 @@ fn foretelling_the_first_step_walks_no_epoch() {
         let soon = quickest(|| {
             let mut order = plan.epoch(0);
             for step in &first {
-                let blocks: BTreeSet<BlockId> = step.rows.iter().map(|row| row.block).collect();
-                for block in blocks {
-                    order.steps_using_soon(block, step.position, &shape);
+                for extent in extents_of(&plan, step) {
+                    order.steps_using_soon(extent, step.position, &shape);
                 }
             }
         });
@@ -494,11 +501,12 @@ fn small_bucketing_windows_are_not_sorted_again_for_every_block() {
         let plan = base.clone().bucketed(&lengths, Some(window), size).unwrap();
         quickest(|| {
             let mut order = plan.epoch(0);
-            let mut known: BTreeSet<BlockId> = BTreeSet::new();
+            let mut known: BTreeSet<Extent> = BTreeSet::new();
             for step in plan.epoch(0).steps(Position(0), &shape).take(500) {
                 for row in &step.rows {
-                    if known.insert(row.block) {
-                        assert!(!order.steps_using(row.block, step.position, &shape).is_empty());
+                    let extent = plan.extent_of(row.block, row.sample);
+                    if known.insert(extent) {
+                        assert!(!order.steps_using(extent, step.position, &shape).is_empty());
                     }
                 }
             }

@@ -2,7 +2,8 @@
 
 use feedstock_base::{BlockId, Position, Rank, SampleId};
 use feedstock_plan::{
-    Cursor, DataHashes, Lengths, Plan, PlanInput, PlannedRow, Shuffle, StepShape, StepSize, Stop, Tail,
+    Access, Cursor, DataHashes, Extent, Lengths, Plan, PlanInput, PlannedRow, Shuffle, StepShape, StepSize,
+    Stop, Tail,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ fn input(samples: u64, hash: u64) -> PlanInput {
     let block_starts: Vec<u64> = (0..samples.div_ceil(7)).map(|block| block * 7).chain([samples]).collect();
     PlanInput {
         encoded_bytes: samples * 40_000,
+        access: Access::Blocks,
         block_starts: block_starts.into(),
         selection: None,
         data: DataHashes { identity: hash, blocks: 1, legacy: hash },
@@ -64,8 +66,10 @@ fn ranks(plan: &Plan, epoch: u64, from: u64, size: StepSize, world_size: u32) ->
 fn shuffles() -> impl Strategy<Value = Shuffle> {
     let window =
         (any::<u64>(), 1u32..20, 1u64..300).prop_map(|(s, c, w)| Shuffle::seeded(s).lanes(c).window(w));
+    let pieces = (any::<u64>(), 1u32..20, 1u64..300, 1u32..30)
+        .prop_map(|(s, c, w, k)| Shuffle::seeded(s).lanes(c).window(w).piece(k));
     let full = (any::<u64>(), 1u32..20).prop_map(|(s, c)| Shuffle::full(s).lanes(c));
-    prop_oneof![4 => window, 1 => full, 1 => (1u32..20).prop_map(|c| Shuffle::none().lanes(c))]
+    prop_oneof![4 => window, 4 => pieces, 1 => full, 1 => (1u32..20).prop_map(|c| Shuffle::none().lanes(c))]
 }
 
 fn parts() -> impl Strategy<Value = Vec<(u64, f64)>> {
@@ -129,13 +133,14 @@ proptest! {
         let plan = if bucket { plan.bucketed(&lengths, Some(500), StepSize::Rows(32)).unwrap() } else { plan };
         let end = plan.len().min(6_000);
         let mut order = plan.epoch(1);
-        let mut by_block: BTreeMap<BlockId, Vec<Position>> = BTreeMap::new();
+        let mut by_extent: BTreeMap<Extent, Vec<Position>> = BTreeMap::new();
         for p in 0..end {
-            by_block.entry(order.sample_at(Position(p)).block).or_default().push(Position(p));
+            let at = order.sample_at(Position(p));
+            by_extent.entry(plan.extent_of(at.block, at.sample)).or_default().push(Position(p));
         }
-        for (block, positions) in &by_block {
-            prop_assert!(order.earliest_position(*block).unwrap() <= positions[0]);
-            let found = order.positions_of(*block);
+        for (extent, positions) in &by_extent {
+            prop_assert!(order.earliest_position(*extent).unwrap() <= positions[0]);
+            let found = order.positions_of(*extent);
             prop_assert!(found.iter().all(|p| p.0 >= end || positions.contains(p)));
             if stop != Stop::Never && end == plan.len() {
                 prop_assert_eq!(&found, positions);
@@ -146,13 +151,14 @@ proptest! {
         let from = Position(from % end);
         for world_size in [1, 3] {
             let shape = shape(size, world_size - 1, world_size, Tail::Drop);
-            let mut known: BTreeMap<BlockId, Vec<Position>> = BTreeMap::new();
+            let mut known: BTreeMap<Extent, Vec<Position>> = BTreeMap::new();
             let mut walk = plan.epoch(1);
             for step in order.steps(from, &shape).take(60) {
                 for row in &step.rows {
-                    let uses = known.entry(row.block).or_default();
+                    let extent = plan.extent_of(row.block, row.sample);
+                    let uses = known.entry(extent).or_default();
                     if uses.last().is_none_or(|last| *last < step.position) {
-                        *uses = walk.steps_using(row.block, step.position, &shape);
+                        *uses = walk.steps_using(extent, step.position, &shape);
                     }
                     prop_assert!(uses.contains(&step.position), "{} at {}", row.block, step.position);
                 }
@@ -239,8 +245,9 @@ fn an_endless_epoch_can_be_sought_and_counted() {
     let mut order = plan.epoch(0);
     let step = order.step(far, &rows).unwrap();
     assert_eq!(step.rows.len(), 32);
-    assert!(order.steps_using(step.rows[0].block, far, &rows).contains(&far));
-    assert!(order.next_pass(BlockId(0), far).unwrap() > far);
+    let first = step.rows[0];
+    assert!(order.steps_using(plan.extent_of(first.block, first.sample), far, &rows).contains(&far));
+    assert!(order.next_pass(Extent::new(BlockId(0), 0..7), far).unwrap() > far);
     let lengths = Lengths::new("duration", vec![2.0; 3050]);
     let total = shape(StepSize::Total { total: 100.0, max_rows: 64, ranks: 1 }, 0, 2, Tail::Drop);
     let bounded = plan.with_lengths(&lengths).unwrap();

@@ -3,7 +3,8 @@
 use arrow_buffer::BooleanBuffer;
 use feedstock_base::{BlockId, Position, Rank, SampleId};
 use feedstock_plan::{
-    Cursor, DataHashes, Plan, PlanInput, PlannedRow, Selection, Shuffle, StepShape, StepSize, Tail,
+    Access, Cursor, DataHashes, Extent, Plan, PlanInput, PlannedRow, Selection, Shuffle, StepShape, StepSize,
+    Tail,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,6 +22,7 @@ pub(crate) fn input_of(blocks: &[u64], sample_bytes: u64) -> PlanInput {
     }));
     PlanInput {
         encoded_bytes: starts.last().unwrap() * sample_bytes,
+        access: Access::Blocks,
         block_starts: starts.into(),
         selection: None,
         data: DataHashes { identity: 0xFEED, blocks: 1, legacy: 0xFEED },
@@ -30,6 +32,13 @@ pub(crate) fn input_of(blocks: &[u64], sample_bytes: u64) -> PlanInput {
 
 fn shape(global_batch: u64, rank: u32, world_size: u32, tail: Tail) -> StepShape {
     StepShape { size: StepSize::Rows(global_batch), rank: Rank::new(rank, world_size), tail }
+}
+
+/// Returns the extents of all selected samples.
+pub(crate) fn extents(plan: &Plan) -> BTreeSet<Extent> {
+    let mut order = plan.epoch(0);
+    let samples = (0..plan.len()).map(|p| order.sample_at(Position(p)));
+    samples.map(|at| plan.extent_of(at.block, at.sample)).collect()
 }
 
 /// Returns all ranks' rows of every step from `position` on, step by step, rank by rank.
@@ -61,9 +70,11 @@ fn run(
 fn shuffles() -> impl Strategy<Value = Shuffle> {
     let window =
         (any::<u64>(), 1u32..70, 1u64..600).prop_map(|(s, c, w)| Shuffle::seeded(s).lanes(c).window(w));
+    let pieces = (any::<u64>(), 1u32..70, 1u64..600, 1u32..40)
+        .prop_map(|(s, c, w, k)| Shuffle::seeded(s).lanes(c).window(w).piece(k));
     let full = (any::<u64>(), 1u32..70).prop_map(|(s, c)| Shuffle::full(s).lanes(c));
     let none = (1u32..70).prop_map(|c| Shuffle::none().lanes(c));
-    prop_oneof![4 => window, 1 => full, 1 => none]
+    prop_oneof![4 => window, 4 => pieces, 1 => full, 1 => none]
 }
 
 proptest! {
@@ -75,19 +86,30 @@ proptest! {
     ) {
         let input = input(&blocks);
         prop_assume!(blocks.iter().sum::<u64>() > 0);
+        let starts = input.block_starts.clone();
         let plan = Plan::new(input, &shuffle).unwrap();
         let mut order = plan.epoch(epoch);
         let mut seen = BTreeSet::new();
-        let mut by_block: HashMap<BlockId, Vec<Position>> = HashMap::new();
+        let mut by_extent: HashMap<Extent, Vec<Position>> = HashMap::new();
         for p in 0..plan.len() {
             let at = order.sample_at(Position(p));
             prop_assert!(seen.insert(at.sample), "sample {} twice", at.sample);
-            by_block.entry(at.block).or_default().push(Position(p));
+            by_extent.entry(plan.extent_of(at.block, at.sample)).or_default().push(Position(p));
         }
         prop_assert_eq!(seen.len() as u64, plan.len());
-        for (block, positions) in by_block {
-            prop_assert!(order.earliest_position(block).unwrap() <= positions[0]);
-            prop_assert_eq!(order.positions_of(block), positions);
+        let mut samples = Vec::new();
+        for (extent, positions) in by_extent {
+            prop_assert!(order.earliest_position(extent).unwrap() <= positions[0]);
+            prop_assert_eq!(order.positions_of(extent), positions);
+            samples.extend(extent.range());
+        }
+        samples.sort_unstable();
+        prop_assert_eq!(samples, (0..plan.len()).collect::<Vec<_>>(), "extents tile the samples");
+        for block in (0..blocks.len() as u32).map(BlockId) {
+            let range = starts[block.0 as usize]..starts[block.0 as usize + 1];
+            let positions = (0..plan.len()).filter(|p| order.sample_at(Position(*p)).block == block).map(Position);
+            let positions: Vec<Position> = positions.collect();
+            prop_assert_eq!(order.positions_of(Extent::new(block, range)), positions);
         }
     }
 
@@ -121,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn the_steps_that_use_a_block_are_foretold(
+    fn the_steps_that_use_an_extent_are_foretold(
         blocks in prop::collection::vec(0u64..60, 1..12usize), shuffle in shuffles(), batch in 8u64..90, world_size in 1u32..8, from: u64
     ) {
         prop_assume!(blocks.iter().sum::<u64>() > 0);
@@ -129,16 +151,16 @@ proptest! {
         let from = Position(from % plan.len());
         for rank in 0..world_size {
             let shape = shape(batch, rank, world_size, Tail::Drop);
-            let mut used: BTreeMap<BlockId, BTreeSet<Position>> = BTreeMap::new();
+            let mut used: BTreeMap<Extent, BTreeSet<Position>> = BTreeMap::new();
             for step in plan.epoch(1).steps(from, &shape) {
                 for row in &step.rows {
-                    used.entry(row.block).or_default().insert(step.position);
+                    used.entry(plan.extent_of(row.block, row.sample)).or_default().insert(step.position);
                 }
             }
             let mut order = plan.epoch(1);
-            for block in (0..blocks.len() as u32).map(BlockId) {
-                let expected: Vec<Position> = used.remove(&block).unwrap_or_default().into_iter().collect();
-                prop_assert_eq!(order.steps_using(block, from, &shape), expected);
+            for extent in extents(&plan) {
+                let expected: Vec<Position> = used.remove(&extent).unwrap_or_default().into_iter().collect();
+                prop_assert_eq!(order.steps_using(extent, from, &shape), expected);
             }
         }
     }
@@ -181,6 +203,11 @@ proptest! {
             let at = order.sample_at(Position(p));
             prop_assert_eq!(starts[at.block.0 as usize] + u64::from(at.row), at.sample.0);
             found.push(at.sample.0);
+            let extent = plan.extent_of(at.block, at.sample);
+            prop_assert!(extent.row_of(at.sample).is_some(), "{extent:?}");
+            prop_assert!(extent.first.0 >= starts[at.block.0 as usize]);
+            prop_assert!(extent.range().end <= starts[at.block.0 as usize + 1]);
+            prop_assert!(order.positions_of(extent).contains(&Position(p)));
         }
         found.sort_unstable();
         prop_assert_eq!(found, (0..total).step_by(every as usize).collect::<Vec<_>>());
@@ -232,14 +259,19 @@ fn no_shuffle_is_the_catalogs_order() {
     assert!((0..10).all(|p| order.sample_at(Position(p)).sample == SampleId(p)));
 }
 
-/// The order must be the same in every release: the first samples of a known plan, by value.
+/// The order must be the same in every release: the first samples of known plans, by value.
 #[test]
 fn the_order_is_pinned() {
     let plan = Plan::new(input(&[10; 20]), &Shuffle::seeded(7).lanes(4).window(80)).unwrap();
     let mut order = plan.epoch(2);
     let ids: Vec<u64> = (0..12).map(|p| order.sample_at(Position(p)).sample.0).collect();
     assert_eq!(ids, PINNED);
+    let pieces = Plan::new(input(&[10; 20]), &Shuffle::seeded(7).lanes(4).window(80).piece(3)).unwrap();
+    let mut order = pieces.epoch(2);
+    let ids: Vec<u64> = (0..12).map(|p| order.sample_at(Position(p)).sample.0).collect();
+    assert_eq!(ids, PINNED_PIECES);
 }
+const PINNED_PIECES: [u64; 12] = [46, 56, 160, 148, 196, 10, 49, 23, 15, 31, 161, 14];
 const PINNED: [u64; 12] = [87, 183, 168, 136, 143, 34, 165, 63, 80, 185, 169, 66];
 
 #[test]

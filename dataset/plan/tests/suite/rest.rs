@@ -1,9 +1,9 @@
 //! The rest of an epoch that began with other data, as a part of a plan.
 
-use crate::order::input_of;
-use feedstock_base::{BlockId, ErrorKind, Lane, Position, Rank, SampleId};
+use crate::order::{extents, input_of};
+use feedstock_base::{ErrorKind, Lane, Position, Rank, SampleId};
 use feedstock_plan::{
-    Carried, Cursor, Left, Plan, PlannedRow, Rest, Shuffle, StepShape, StepSize, Stop, Tail,
+    Carried, Cursor, Extent, Left, Plan, PlannedRow, Rest, Shuffle, StepShape, StepSize, Stop, Tail,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,26 +53,26 @@ proptest! {
         let mut all: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
         for rank in 0..world_size {
             let shape = shape(batch, rank, world_size, Tail::Pad);
-            let mut used: BTreeMap<BlockId, BTreeSet<Position>> = BTreeMap::new();
+            let mut used: BTreeMap<Extent, BTreeSet<Position>> = BTreeMap::new();
             for step in plan.epoch(EPOCH).steps(Position(0), &shape) {
                 for row in &step.rows {
                     if row.valid {
                         all.entry(step.position.0).or_default().push((row.position.0, row.sample.0));
                     }
                     prop_assert!(plan.strands().of(row) < plan.strands().count());
-                    used.entry(row.block).or_default().insert(step.position);
+                    used.entry(plan.extent_of(row.block, row.sample)).or_default().insert(step.position);
                 }
             }
-            for block in (0..blocks.len() as u32).map(BlockId) {
+            for extent in extents(&plan) {
                 // The rows of a padded last step count for every rank.
-                let expected = used.remove(&block).unwrap_or_default();
-                let found: BTreeSet<Position> = order.steps_using(block, Position(0), &shape).into_iter().collect();
+                let expected = used.remove(&extent).unwrap_or_default();
+                let found: BTreeSet<Position> = order.steps_using(extent, Position(0), &shape).into_iter().collect();
                 prop_assert!(expected.is_subset(&found) || !(picks.len() as u64).is_multiple_of(batch), "{expected:?} {found:?}");
                 if (picks.len() as u64).is_multiple_of(batch) {
                     prop_assert_eq!(expected, found);
                 }
-                let positions = order.positions_of(block);
-                prop_assert_eq!(order.earliest_position(block), positions.first().copied());
+                let positions = order.positions_of(extent);
+                prop_assert_eq!(order.earliest_position(extent), positions.first().copied());
             }
         }
         for rows in all.values_mut() {

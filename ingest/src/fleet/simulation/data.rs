@@ -3,8 +3,8 @@
 use crate::recipe::{ByLength, RecipeSpec};
 use crate::run::walk::Walk;
 use feedstock_dataset::{
-    BadShards, DataHashes, DatasetSpec, Durations, Plan, PlanInput, Position, Rank, SampleId, Shuffle,
-    SourceSpec, StepShape, StepSize, Tail,
+    Access, BadShards, DataHashes, DatasetSpec, Durations, Plan, PlanInput, Position, Rank, SampleId,
+    Shuffle, SourceSpec, StepShape, StepSize, Tail,
 };
 use feedstock_ops::{DType, Layout, TensorSpec, Warning, Warnings};
 use std::sync::Arc;
@@ -34,6 +34,7 @@ pub(super) fn plan() -> Plan {
         data: DataHashes { identity: 1, blocks: 1, legacy: 1 },
         filter: None,
         encoded_bytes: SAMPLES * 1000,
+        access: Access::Blocks,
     };
     Plan::new(input, &Shuffle::seeded(5).window(200).lanes(8)).unwrap()
 }

@@ -10,13 +10,13 @@ use crate::run::handle::Offers;
 use crate::run::job::{Destination, Job, Sink};
 use crate::run::large::{LoanRoom, ParkedRows, Spare, advice};
 use crate::run::planner::{PlannedStep, Planner};
-use crate::run::residency::{NEVER, Piece, Refused, Residency};
+use crate::run::residency::{NEVER, Refused, Residency};
 use crate::run::running::{Context, Event, Parked, RunningStep};
 use crate::run::share::Sharing;
 use crate::run::stats::{RunStatus, Stage, Waiting, add_time};
 use crate::run::watchdog::LOOK_EVERY;
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Block, BlockId, BlockReader};
+use feedstock_dataset::{Block, BlockReader, Extent};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,8 +29,8 @@ use tokio::time::{MissedTickBehavior, interval};
 /// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
 const STEPS_AHEAD: usize = 64;
 
-/// Blocks that a "waiting for storage" message names.
-const NAMED_BLOCKS: usize = 3;
+/// Extents that a "waiting for storage" message names.
+const NAMED_EXTENTS: usize = 3;
 
 /// What the process gives to a run.
 pub(crate) struct RunMeans {
@@ -51,8 +51,8 @@ struct Active<D: Destination> {
     planned: PlannedStep,
     running: Arc<RunningStep<D>>,
     turn: Turn,
-    /// Rows that wait for a piece.
-    waiting: HashMap<Piece, Vec<usize>>,
+    /// Rows that wait for an extent.
+    waiting: HashMap<Extent, Vec<usize>>,
 }
 
 /// What is planned next.
@@ -75,7 +75,7 @@ impl Planning {
     }
 }
 
-type FetchResult = (Piece, Result<Arc<Block>, feedstock_dataset::Error>);
+type FetchResult = (Extent, Result<Arc<Block>, feedstock_dataset::Error>);
 
 pub(crate) struct Driver<D: Destination> {
     context: Arc<Context<D>>,
@@ -98,12 +98,11 @@ pub(crate) struct Driver<D: Destination> {
     ahead: VecDeque<Admitted>,
     active: BTreeMap<u64, Active<D>>,
     places: VecDeque<D>,
-    loaded: HashMap<Piece, Arc<Block>>,
-    loading: HashMap<Piece, Instant>,
-    broken: HashMap<Piece, Error>,
-    /// In which epoch and pass of it each block was fetched last, to notice a second fetch. Single samples would make
-    /// this grow with the data set.
-    fetched: HashMap<BlockId, (u64, u64)>,
+    loaded: HashMap<Extent, Arc<Block>>,
+    loading: HashMap<Extent, Instant>,
+    broken: HashMap<Extent, Error>,
+    /// In which epoch and pass of it each extent was fetched that is still needed in that pass, to notice a second fetch.
+    fetched: HashMap<Extent, (u64, u64)>,
     next_index: u64,
     planning: Planning,
 }
@@ -229,11 +228,11 @@ impl<D: Destination> Driver<D> {
             let free_bytes = if is_first { 0 } else { self.loan_room.bytes() };
             match self.residency.admit(&planned.needs, self.planner.time(&planned.step), free_bytes) {
                 Ok(admitted) => {
-                    for piece in admitted.evict {
-                        self.loaded.remove(&piece);
+                    for extent in admitted.evict {
+                        self.loaded.remove(&extent);
                     }
-                    for piece in admitted.fetch {
-                        self.fetch(piece, &planned);
+                    for extent in admitted.fetch {
+                        self.fetch(extent, &planned);
                     }
                     self.context.shared.set_resident(self.residency.used_bytes());
                     self.ahead.push_back(Admitted { index, planned });
@@ -279,74 +278,68 @@ impl<D: Destination> Driver<D> {
         Some((self.next_index - 1, planned))
     }
 
-    fn fetch(&mut self, piece: Piece, planned: &PlannedStep) {
+    fn fetch(&mut self, extent: Extent, planned: &PlannedStep) {
         let epoch = planned.step.epoch;
-        if let Piece::Block(block) = piece {
-            // A part of a mix that repeats is read once a pass.
-            let pass = planned.step.rows.iter().filter(|row| row.block == block).map(|row| row.pass).max();
-            let now = (epoch, pass.unwrap_or(0));
-            if self.fetched.insert(block, now) == Some(now) {
-                self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
-            }
+        // A part of a mix that repeats is read once a pass.
+        let rows = planned.step.rows.iter().zip(&planned.extents);
+        let pass = rows.filter(|(_, of_row)| **of_row == extent).map(|(row, _)| row.pass).max();
+        let now = (epoch, pass.unwrap_or(0));
+        if self.fetched.insert(extent, now) == Some(now) {
+            self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
         }
-        self.loading.insert(piece, Instant::now());
+        self.loading.insert(extent, Instant::now());
         let time = self.planner.time(&planned.step);
-        let next_use = self.planner.next_use_from_disk(piece, epoch, time);
+        let next_use = self.planner.next_use_from_disk(extent, epoch, time);
         let (reader, shared) = (self.reader.clone(), self.context.shared.clone());
         let sharing = self.context.sharing.clone();
         self.fetches.spawn(async move {
             let begun = Instant::now();
-            let fetch = async move {
-                match piece {
-                    Piece::Block(block) => reader.fetch_held(block, next_use).await,
-                    Piece::Sample(sample) => reader.fetch_sample(sample, next_use).await,
-                }
-            };
+            let fetch = async move { reader.fetch_extent(extent, next_use).await };
             let block = match sharing {
-                Some(sharing) => sharing.block(piece, fetch).await,
+                Some(sharing) => sharing.block(extent, fetch).await,
                 None => fetch.await.map(Arc::new),
             };
             add_time(&shared.fetch_ns, begun);
-            (piece, block)
+            (extent, block)
         });
     }
 
     fn on_fetch(&mut self, fetched: Result<FetchResult, JoinError>) {
-        let (piece, block) = match fetched {
+        let (extent, block) = match fetched {
             Ok(fetched) => fetched,
             Err(join) => {
-                // It is not known which piece the task fetched, and every step that waits would wait forever.
+                // It is not known which extent the task fetched, and every step that waits would wait forever.
                 let error =
                     Error::new(ErrorKind::Bug, format!("a block fetch ended without a result: {join}"));
-                let lost: Vec<Piece> = self.loading.drain().map(|(piece, _)| piece).collect();
-                lost.into_iter().for_each(|piece| self.break_piece(piece, &error));
+                let lost: Vec<Extent> = self.loading.drain().map(|(extent, _)| extent).collect();
+                lost.into_iter().for_each(|extent| self.break_extent(extent, &error));
                 return;
             }
         };
-        self.loading.remove(&piece);
+        self.loading.remove(&extent);
         match block {
             Ok(block) => {
                 let shared = &self.context.shared;
                 shared.fetched.fetch_add(1, Ordering::Relaxed);
                 shared.fetched_bytes.fetch_add(block.rows.get_array_memory_size() as u64, Ordering::Relaxed);
-                self.loaded.insert(piece, block.clone());
+                self.loaded.insert(extent, block.clone());
                 for active in self.active.values_mut() {
-                    for row in active.waiting.remove(&piece).unwrap_or_default() {
-                        let at = block_row(&active.planned, row, piece);
+                    for row in active.waiting.remove(&extent).unwrap_or_default() {
+                        let at = row_of(&active.planned, row);
                         self.turns.submit(active.turn, active.running.task(row, block.clone(), at));
                     }
                 }
             }
-            Err(error) => self.break_piece(piece, &error),
+            Err(error) => self.break_extent(extent, &error),
         }
     }
 
-    /// Ends the run at the first step that needs `piece`.
-    fn break_piece(&mut self, piece: Piece, error: &Error) {
+    /// Ends the run at the first step that needs `extent`.
+    fn break_extent(&mut self, extent: Extent, error: &Error) {
         self.planning = Planning::Failed;
         self.refused.clear();
-        self.broken.insert(piece, error.clone());
-        if let Some((&index, _)) = self.active.iter().find(|(_, active)| active.waiting.contains_key(&piece))
+        self.broken.insert(extent, error.clone());
+        if let Some((&index, _)) = self.active.iter().find(|(_, active)| active.waiting.contains_key(&extent))
         {
             self.fail_from(index, error.clone());
         }
@@ -363,15 +356,15 @@ impl<D: Destination> Driver<D> {
         let active = self.active.split_off(&index).into_values().map(|active| active.planned);
         // Their blocks go, so that earlier steps find room.
         for need in ahead.chain(active).flat_map(|planned| planned.needs) {
-            if let Some(piece) = self.residency.unpin(need.piece, NEVER) {
-                self.loaded.remove(&piece);
+            if let Some(extent) = self.residency.unpin(need.extent, NEVER) {
+                self.loaded.remove(&extent);
             }
         }
     }
 
     fn start_steps(&mut self) {
         while let Some(admitted) = self.ahead.front() {
-            let broken = admitted.planned.needs.iter().find_map(|need| self.broken.get(&need.piece));
+            let broken = admitted.planned.needs.iter().find_map(|need| self.broken.get(&need.extent));
             if let Some(error) = broken {
                 return self.fail_from(admitted.index, error.clone());
             }
@@ -382,15 +375,15 @@ impl<D: Destination> Driver<D> {
             let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
             let running = RunningStep::new(self.context.clone(), index, planned.step.clone(), place);
             let turn = self.turns.next();
-            let mut waiting: HashMap<Piece, Vec<usize>> = HashMap::new();
+            let mut waiting: HashMap<Extent, Vec<usize>> = HashMap::new();
             for row in 0..planned.step.rows.len() {
-                let piece = piece_of(&planned, row);
-                match self.loaded.get(&piece) {
+                let extent = planned.extents[row];
+                match self.loaded.get(&extent) {
                     Some(block) => {
-                        let task = running.task(row, block.clone(), block_row(&planned, row, piece));
+                        let task = running.task(row, block.clone(), row_of(&planned, row));
                         self.turns.submit(turn, task);
                     }
-                    None => waiting.entry(piece).or_default().push(row),
+                    None => waiting.entry(extent).or_default().push(row),
                 }
             }
             self.active.insert(index, Active { planned, running, turn, waiting });
@@ -401,9 +394,13 @@ impl<D: Destination> Driver<D> {
         let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
         let time = self.planner.time(&active.planned.step);
         for need in &active.planned.needs {
-            let next_use = self.planner.next_use(need.piece, active.planned.step.epoch, time);
-            if let Some(piece) = self.residency.unpin(need.piece, next_use) {
-                self.loaded.remove(&piece);
+            let epoch = active.planned.step.epoch;
+            let next_use = self.planner.next_use(need.extent, epoch, time);
+            if next_use >= self.planner.next_use_from_disk(need.extent, epoch, time) {
+                self.fetched.remove(&need.extent);
+            }
+            if let Some(extent) = self.residency.unpin(need.extent, next_use) {
+                self.loaded.remove(&extent);
             }
         }
         self.loan_room.step_done();
@@ -448,40 +445,24 @@ impl<D: Destination> Driver<D> {
         self.context.shared.set_waiting(waiting);
     }
 
-    fn storage(&self, planned: &PlannedStep, mut missing: Vec<Piece>) -> Waiting {
+    fn storage(&self, planned: &PlannedStep, mut missing: Vec<Extent>) -> Waiting {
         missing.sort_unstable();
-        let since = missing.iter().filter_map(|piece| self.loading.get(piece)).min().copied();
+        let catalog = &self.context.catalog;
+        let since = missing.iter().filter_map(|extent| self.loading.get(extent)).min().copied();
         let mut names: Vec<String> =
-            missing.iter().take(NAMED_BLOCKS).map(|piece| self.name(*piece)).collect();
-        if missing.len() > NAMED_BLOCKS {
-            names.push(format!("and {} more", missing.len() - NAMED_BLOCKS));
+            missing.iter().take(NAMED_EXTENTS).map(|extent| catalog.describe_extent(*extent)).collect();
+        if missing.len() > NAMED_EXTENTS {
+            names.push(format!("and {} more", missing.len() - NAMED_EXTENTS));
         }
         let detail = format!("{} needs {}", step_name(planned), names.join(", "));
         Waiting { stage: Stage::Fetching, detail, since }
     }
-
-    fn name(&self, piece: Piece) -> String {
-        match piece {
-            Piece::Block(block) => self.context.catalog.describe_block(block),
-            Piece::Sample(sample) => self.context.catalog.describe_sample(sample),
-        }
-    }
 }
 
-fn piece_of(planned: &PlannedStep, row: usize) -> Piece {
-    let planned_row = planned.step.rows[row];
-    match planned.needs.first() {
-        Some(need) if matches!(need.piece, Piece::Sample(_)) => Piece::Sample(planned_row.sample),
-        _ => Piece::Block(planned_row.block),
-    }
-}
-
-/// The index of a planned row in the fetched piece.
-fn block_row(planned: &PlannedStep, row: usize, piece: Piece) -> usize {
-    match piece {
-        Piece::Block(_) => planned.step.rows[row].row as usize,
-        Piece::Sample(_) => 0,
-    }
+/// The place of a planned row in its fetched extent.
+fn row_of(planned: &PlannedStep, row: usize) -> usize {
+    let (extent, sample) = (planned.extents[row], planned.step.rows[row].sample);
+    extent.row_of(sample).unwrap_or(usize::MAX) // an extent of a row has its sample
 }
 
 fn step_name(planned: &PlannedStep) -> String {
