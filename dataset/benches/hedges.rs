@@ -2,7 +2,7 @@
 //! `cargo bench -p feedstock-dataset --bench hedges` (add `--profile dev` to use the tests' build).
 //!
 //! Arguments: profile (`s3`), seed (1), passes (4). A separate S3 server draws the fate of each request from the seed: late,
-//! slow, or lost. Each pass reads 5,000 objects of 16 KiB, 32 at once, as many as the store may have under way.
+//! slow, or lost. Each pass reads 5,000 objects of 16 KiB, 32 at once; 32 is also the limit on concurrent requests.
 #![allow(
     missing_docs,
     clippy::unwrap_used,

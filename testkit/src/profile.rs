@@ -225,7 +225,7 @@ mod tests {
         assert_ne!(fates(1), fates(2));
         // Pinned, so that figures of different versions are of the same requests.
         let pinned = Profile::S3.fate(1, 0).first_byte.unwrap().as_micros();
-        assert_eq!(pinned, 0);
+        assert_eq!(pinned, 19_144);
     }
 
     #[test]

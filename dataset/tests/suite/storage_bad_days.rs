@@ -151,7 +151,7 @@ async fn reads_from_a_realistic_store_wait_for_no_lost_request() {
     let bytes = data(BYTES, 3);
     std::fs::write(folder.path().join("x"), &bytes).unwrap();
     let profile = Profile { lost_share: 1e-3, ..Profile::S3 };
-    let server = StaticServer::start_profiled(folder.path(), profile, 5).unwrap();
+    let server = StaticServer::start_profiled(folder.path(), profile, 1).unwrap();
     let storage = storage(hedged());
     let object = storage.head(&format!("{}/x", server.endpoint())).await.unwrap();
     let read = || async {
@@ -162,7 +162,7 @@ async fn reads_from_a_realistic_store_wait_for_no_lost_request() {
     let reads = std::iter::repeat_with(read).take(READS);
     let times: Vec<Duration> = futures::stream::iter(reads).buffer_unordered(32).collect().await;
     let (longest, stats, counts) = (times.iter().max().unwrap(), storage.stats(), server.profile_counts());
-    assert!(counts.lost >= 2, "{counts:?}");
+    assert!(counts.lost >= 5, "{counts:?}");
     assert!(*longest < Duration::from_secs(3), "{longest:?}"); // 1 s for the first hundred reads, and a busy machine
     assert!(stats.hedges <= 4 + READS as u64 / 50, "{stats:?}");
     assert_eq!((stats.failed, stats.retries), (0, 0), "{stats:?}");
