@@ -2,6 +2,7 @@
 
 use clap::Args;
 use feedstock_dataset::{Secret, StorageOptions};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// How storage is accessed. Credentials come from the usual environment variables (AWS_*, GOOGLE_*, AZURE_*).
@@ -23,6 +24,12 @@ pub(crate) struct StorageArgs {
     /// Seconds without progress after which a storage operation fails.
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 120)]
     deadline: u64,
+    /// Do not request a read a second time if its answer is late.
+    #[arg(long, global = true)]
+    no_hedge: bool,
+    /// The processes that read at the same time. Each begins with its share of 256 requests. Default: WORLD_SIZE, else 1.
+    #[arg(long, global = true, value_name = "N")]
+    readers: Option<NonZeroUsize>,
 }
 
 fn key_value(text: &str) -> Result<(String, Secret), String> {
@@ -35,6 +42,8 @@ impl StorageArgs {
         let mut options = StorageOptions {
             anonymous: self.anonymous,
             deadline: Duration::from_secs(self.deadline),
+            hedge: !self.no_hedge,
+            readers: self.readers,
             ..StorageOptions::default()
         };
         let named = [("aws_endpoint", &self.endpoint), ("aws_region", &self.region)];
@@ -45,5 +54,23 @@ impl StorageArgs {
         }
         options.config.extend(self.settings.iter().cloned());
         options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        storage: StorageArgs,
+    }
+
+    #[test]
+    fn late_reads_are_requested_twice_unless_the_option_is_given() {
+        let hedge = |arguments: &[&str]| Program::try_parse_from(arguments).unwrap().storage.options().hedge;
+        assert!(hedge(&["feedstock"]) && !hedge(&["feedstock", "--no-hedge"]));
     }
 }

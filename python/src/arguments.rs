@@ -53,7 +53,9 @@ pub(crate) fn storage(settings: &Bound<'_, PyDict>) -> PyResult<StorageOptions> 
             "path_style" => options.path_style = Some(value.extract()?),
             "deadline" => options.deadline = seconds(&value, &key)?,
             "stall_timeout" => options.stall_timeout = seconds(&value, &key)?,
+            "hedge" => options.hedge = value.extract()?,
             "max_concurrency" => options.max_concurrency = value.extract()?,
+            "readers" => options.readers = Some(value.extract()?),
             "endpoint" | "region" => options = options.with(format!("aws_{key}"), setting(&value)?),
             _ => options = options.with(key, setting(&value)?),
         }

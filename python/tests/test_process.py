@@ -217,6 +217,14 @@ def test_errors_are_a_small_tree():
         fs.Dataset("s3://bucket/x", storage={"aws_no_such_key": 1})
 
 
+def test_storage_settings_have_their_types(imagenet):
+    assert len(fs.Dataset(imagenet, storage={"hedge": False, "readers": 64})) == 200
+    with pytest.raises(TypeError):
+        fs.Dataset(imagenet, storage={"hedge": "no"})
+    with pytest.raises(ValueError):
+        fs.Dataset(imagenet, storage={"readers": 0})
+
+
 @pytest.mark.skipif(
     not hasattr(fs._feedstock, "panic"), reason="the wheel was built without the feature test-hooks"
 )

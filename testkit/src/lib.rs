@@ -5,7 +5,10 @@
 //!          └ 503, 429, resets, short bodies, stalls, changed objects, by script; a log of what passed
 //! test ─▶ SimulatedStore: S3's answers, late by a latency, with bytes made when they are read (10 TB of SparseTars)
 //! ```
-//! A third one, `KeyServer`, lists any number of keys and has no bytes. Each server listens on 127.0.0.1 at its own
+//! `S3Server`, `StaticServer` and `SimulatedStore` can answer as a real store does: late, at the rate of a connection, sometimes
+//! never (`start_profiled`, `Profile`).
+//!
+//! Another one, `KeyServer`, lists any number of keys and has no bytes. Each server listens on 127.0.0.1 at its own
 //! port, runs on its own thread, and stops when dropped. Only tests, examples and benches depend on this crate.
 //!
 //! ```
@@ -34,6 +37,9 @@ mod background;
 mod fault_proxy;
 mod key_server;
 mod object_body;
+mod profile;
+mod profile_arguments;
+mod profiled;
 mod s3_process;
 mod s3_server;
 mod simulated_store;
@@ -44,6 +50,9 @@ mod wire;
 
 pub use fault_proxy::{Exchange, Fault, FaultProxy, Rule};
 pub use key_server::{KeyServer, KeyServerOptions, Keys};
+pub use profile::{Fate, Profile};
+pub use profile_arguments::ProfileArguments;
+pub use profiled::ProfileCounts;
 pub use s3_process::S3Process;
 pub use s3_server::{ACCESS_KEY, S3Server, SECRET_KEY};
 pub use simulated_store::{SimulatedObject, SimulatedStore};

@@ -19,7 +19,13 @@ impl S3Process {
     /// # Errors
     /// If it can neither be found nor built, or does not start.
     pub fn start(root: &Path) -> io::Result<Self> {
+        Self::start_with(root, &[])
+    }
+
+    /// As [`start`](Self::start), with options before the folder, such as `--profile`, `s3`.
+    pub fn start_with(root: &Path, options: &[&str]) -> io::Result<Self> {
         let mut child = Command::new(program()?)
+            .args(options)
             .arg(root)
             .stdin(Stdio::piped()) // its end signals the child that this process has ended
             .stdout(Stdio::piped())

@@ -2,6 +2,8 @@
 
 use crate::background::{Background, BlockOnElsewhere};
 use crate::object_body;
+use crate::profile::Profile;
+use crate::profiled::{self, ProfileCounts, Profiled};
 use crate::static_server::resolve;
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -11,8 +13,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::dto::{PutObjectInput, StreamingBlob};
-use s3s::service::S3ServiceBuilder;
-use s3s::{Body, S3, S3Request};
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s::{Body, HttpError, S3, S3Request};
 use s3s_fs::FileSystem;
 use std::fs;
 use std::io;
@@ -40,6 +42,7 @@ pub struct S3Server {
     files: Arc<FileSystem>,
     /// s3s-fs puts an object in place before it stores its ETag. No request is answered between the two.
     storing: Arc<RwLock<()>>,
+    profiled: Option<Arc<Profiled>>,
 }
 
 impl S3Server {
@@ -48,32 +51,31 @@ impl S3Server {
     /// # Errors
     /// If the folder cannot be used or no port is free.
     pub fn start(root: impl Into<PathBuf>) -> io::Result<Self> {
-        let root = root.into();
+        Self::with(root.into(), None)
+    }
+
+    /// As [`start`](Self::start); requests over HTTP meet the fates that `profile` draws from `seed`.
+    pub fn start_profiled(root: impl Into<PathBuf>, profile: Profile, seed: u64) -> io::Result<Self> {
+        Self::with(root.into(), Some(Arc::new(Profiled::new(profile, seed))))
+    }
+
+    fn with(root: PathBuf, profiled: Option<Arc<Profiled>>) -> io::Result<Self> {
         let files = Arc::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
         let storing = Arc::new(RwLock::new(()));
         let mut builder =
             S3ServiceBuilder::new(FileSystem::new(&root).map_err(|e| io::Error::other(format!("{e:?}")))?);
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let service = builder.build();
-        let (folder, stored) = (root.clone(), Arc::clone(&storing));
+        let (folder, stored, shared) = (root.clone(), Arc::clone(&storing), profiled.clone());
         let background = Background::serve("test-s3", move |socket| {
             let (service, root, stored) = (service.clone(), folder.clone(), Arc::clone(&stored));
+            let profiled = shared.clone();
             let answer = service_fn(move |request: Request<Incoming>| {
-                let found = !is_head_of_prefix(&root, &request);
                 let (service, root, stored) = (service.clone(), root.clone(), Arc::clone(&stored));
+                let profiled = profiled.clone();
                 async move {
-                    if found {
-                        // s3s-fs checks and then writes, so conditional writes run alone; S3 does both atomically.
-                        let is_conditional = request.headers().contains_key("if-none-match");
-                        let _alone = if is_conditional { Some(stored.write().await) } else { None };
-                        let _whole = if is_conditional { None } else { Some(stored.read().await) };
-                        let object = object_body::open(&root, &request);
-                        let answer = service.call(request.map(Body::from)).await;
-                        return answer.map(|answer| object_body::in_large_pieces(object, answer));
-                    }
-                    let mut missing = Response::new(Body::empty());
-                    *missing.status_mut() = StatusCode::NOT_FOUND;
-                    Ok(missing)
+                    let served = serve(&service, &root, &stored, request);
+                    profiled::answer(profiled.as_deref(), served).await
                 }
             });
             async move {
@@ -81,7 +83,12 @@ impl S3Server {
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
             }
         })?;
-        Ok(Self { background, root, files, storing })
+        Ok(Self { background, root, files, storing, profiled })
+    }
+
+    /// Returns what a server with a profile has done; zeros for one without.
+    pub fn profile_counts(&self) -> ProfileCounts {
+        self.profiled.as_ref().map(|profiled| profiled.counts()).unwrap_or_default()
     }
 
     /// Returns `http://127.0.0.1:port`.
@@ -163,6 +170,27 @@ impl S3Server {
         }
         Ok(count)
     }
+}
+
+/// Answers one request.
+async fn serve(
+    service: &S3Service,
+    root: &Path,
+    stored: &RwLock<()>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, HttpError> {
+    if is_head_of_prefix(root, &request) {
+        let mut missing = Response::new(Body::empty());
+        *missing.status_mut() = StatusCode::NOT_FOUND;
+        return Ok(missing);
+    }
+    // s3s-fs checks and then writes, so conditional writes run alone; S3 does both atomically.
+    let is_conditional = request.headers().contains_key("if-none-match");
+    let _alone = if is_conditional { Some(stored.write().await) } else { None };
+    let _whole = if is_conditional { None } else { Some(stored.read().await) };
+    let object = object_body::open(root, &request);
+    let answer = service.call(request.map(Body::from)).await;
+    answer.map(|answer| object_body::in_large_pieces(object, answer))
 }
 
 /// Returns whether this requests an object where only a folder exists: `HEAD /bucket/key`, not `/bucket` or

@@ -1,6 +1,8 @@
-//! An S3 store whose objects are computed when they are read, with a latency that takes no CPU time.
+//! An S3 store whose objects are computed when they are read, with a latency or a profile that takes no CPU time.
 
 use crate::background::Background;
+use crate::profile::Profile;
+use crate::profiled::{self, ProfileCounts, Profiled};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -76,6 +78,7 @@ pub struct SimulatedStore {
 struct Shared {
     objects: BTreeMap<String, SimulatedObject>,
     latency: Duration,
+    profiled: Option<Profiled>,
     waiting: AtomicUsize,
     peak: AtomicUsize,
     requests: AtomicUsize,
@@ -87,14 +90,33 @@ impl SimulatedStore {
     /// # Errors
     /// If no port is free.
     pub fn start(objects: BTreeMap<String, SimulatedObject>, latency: Duration) -> io::Result<Self> {
-        let counter = AtomicUsize::default;
-        let shared = Shared { objects, latency, waiting: counter(), peak: counter(), requests: counter() };
-        let shared = Arc::new(shared);
+        Self::with(objects, latency, None)
+    }
+
+    /// As [`start`](Self::start); requests meet the fates that `profile` draws from `seed`.
+    pub fn start_profiled(
+        objects: BTreeMap<String, SimulatedObject>,
+        profile: Profile,
+        seed: u64,
+    ) -> io::Result<Self> {
+        Self::with(objects, Duration::ZERO, Some(Profiled::new(profile, seed)))
+    }
+
+    fn with(
+        objects: BTreeMap<String, SimulatedObject>,
+        latency: Duration,
+        profiled: Option<Profiled>,
+    ) -> io::Result<Self> {
+        let (waiting, peak, requests) = Default::default();
+        let shared = Arc::new(Shared { objects, latency, profiled, waiting, peak, requests });
         let of_server = Arc::clone(&shared);
         let background = Background::serve("test-simulated", move |socket| {
             let shared = Arc::clone(&of_server);
             async move {
-                let service = service_fn(move |request| answer(Arc::clone(&shared), request));
+                let service = service_fn(move |request| {
+                    let shared = Arc::clone(&shared);
+                    async move { profiled::answer(shared.profiled.as_ref(), answer(&shared, request)).await }
+                });
                 // A client that closes its connection is not an error.
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
             }
@@ -117,6 +139,11 @@ impl SimulatedStore {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
+    /// Returns what a store with a profile has done; zeros for one without.
+    pub fn profile_counts(&self) -> ProfileCounts {
+        self.shared.profiled.as_ref().map(Profiled::counts).unwrap_or_default()
+    }
+
     /// Returns the total bytes of all objects.
     pub fn total_bytes(&self) -> u64 {
         self.shared.objects.values().map(|object| object.size).sum()
@@ -125,7 +152,7 @@ impl SimulatedStore {
 
 type Answer = Response<Full<Bytes>>;
 
-async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, Infallible> {
     shared.requests.fetch_add(1, Ordering::Relaxed);
     let waiting = shared.waiting.fetch_add(1, Ordering::Relaxed) + 1;
     shared.peak.fetch_max(waiting, Ordering::Relaxed);

@@ -1,6 +1,8 @@
 //! Files over plain HTTP/1.1, as from a web server without WebDAV.
 
 use crate::background::Background;
+use crate::profile::Profile;
+use crate::profiled::{self, ProfileCounts, Profiled};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -45,6 +47,7 @@ use std::sync::Arc;
 /// ```
 pub struct StaticServer {
     background: Background,
+    profiled: Option<Arc<Profiled>>,
 }
 
 /// The features of the server.
@@ -54,11 +57,12 @@ struct Abilities {
     etags: bool,
     times: bool,
     guard: Guard,
+    profiled: Option<Arc<Profiled>>,
 }
 
 impl Default for Abilities {
     fn default() -> Self {
-        Self { ranges: true, etags: true, times: false, guard: Guard::Open }
+        Self { ranges: true, etags: true, times: false, guard: Guard::Open, profiled: None }
     }
 }
 
@@ -147,18 +151,35 @@ impl StaticServer {
         format!("{path}?X-Amz-Signature={:016x}", signature(method, path))
     }
 
+    /// As [`start`](Self::start); requests meet the fates that `profile` draws from `seed`.
+    pub fn start_profiled(root: impl Into<PathBuf>, profile: Profile, seed: u64) -> io::Result<Self> {
+        let profiled = Some(Arc::new(Profiled::new(profile, seed)));
+        Self::with(root.into(), Abilities { profiled, ..Abilities::default() })
+    }
+
     fn with(root: PathBuf, abilities: Abilities) -> io::Result<Self> {
         let root: Arc<Path> = root.into();
+        let profiled = abilities.profiled.clone();
         let background = Background::serve("test-static", move |socket| {
             let (root, abilities) = (Arc::clone(&root), abilities.clone());
             async move {
-                let service =
-                    service_fn(move |request| answer(Arc::clone(&root), abilities.clone(), request));
+                let service = service_fn(move |request| {
+                    let (root, abilities) = (Arc::clone(&root), abilities.clone());
+                    async move {
+                        let profiled = abilities.profiled.clone();
+                        profiled::answer(profiled.as_deref(), answer(root, abilities, request)).await
+                    }
+                });
                 // A client that closes its connection is not an error.
                 let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
             }
         })?;
-        Ok(Self { background })
+        Ok(Self { background, profiled })
+    }
+
+    /// Returns what a server with a profile has done; zeros for one without.
+    pub fn profile_counts(&self) -> ProfileCounts {
+        self.profiled.as_ref().map(|profiled| profiled.counts()).unwrap_or_default()
     }
 
     /// Returns `http://127.0.0.1:port`.

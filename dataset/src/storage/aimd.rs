@@ -4,7 +4,8 @@
 //! started before the last decrease gives no new information. A full limit of successes raises it by one. Slow answers halve
 //! it too, from the second one without a success in between. One slow connection among good ones is that connection's fault;
 //! several share a slow line.
-//! Bounds: 1 ≤ limit ≤ max. From 1, the limit reaches 32 again after 1 + 2 + … + 31 = 496 successes.
+//! A limit that starts below its maximum rises by one with each success until the first decrease, so it doubles with each round
+//! trip. Bounds: 1 ≤ limit ≤ max. Later, from 1, the limit reaches 32 again after 1 + 2 + … + 31 = 496 successes.
 
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ const SLOW_MIN: usize = 2;
 pub(crate) struct Aimd {
     limit: usize,
     max: usize,
+    /// Whether no request was throttled or slow so far.
+    is_starting: bool,
     successes: usize,
     /// Slow answers since the last success.
     slow: usize,
@@ -34,10 +37,11 @@ pub(crate) struct Aimd {
 }
 
 impl Aimd {
-    /// Starts at `max`, so that a store without throttling is used in full from the first batch on.
-    pub(crate) fn new(max: usize) -> Self {
+    /// Starts at `start`, at most at `max`.
+    pub(crate) fn new(start: usize, max: usize) -> Self {
         let max = max.max(1);
-        Self { limit: max, max, successes: 0, slow: 0, last_decrease: None }
+        let limit = start.clamp(1, max);
+        Self { limit, max, is_starting: true, successes: 0, slow: 0, last_decrease: None }
     }
 
     /// Returns the number of requests that may be under way.
@@ -51,7 +55,7 @@ impl Aimd {
             Event::Success => {
                 self.slow = 0;
                 self.successes += 1;
-                if self.successes >= self.limit {
+                if self.is_starting || self.successes >= self.limit {
                     self.successes = 0;
                     self.limit = (self.limit + 1).min(self.max);
                 }
@@ -68,6 +72,7 @@ impl Aimd {
 
     fn decrease(&mut self, now: Duration, started: Duration) {
         self.successes = 0;
+        self.is_starting = false;
         if self.last_decrease.is_none_or(|at| started >= at) {
             self.limit = (self.limit / 2).max(1);
             self.last_decrease = Some(now);
@@ -84,7 +89,7 @@ mod tests {
 
     #[test]
     fn one_burst_of_throttling_halves_once() {
-        let mut aimd = Aimd::new(32);
+        let mut aimd = Aimd::new(32, 32);
         for i in 0..32 {
             aimd.on_event(MS * (10 + i), MS, Event::Throttled);
         }
@@ -95,7 +100,7 @@ mod tests {
 
     #[test]
     fn one_slow_answer_among_good_ones_changes_nothing_and_two_in_a_row_halve() {
-        let mut aimd = Aimd::new(32);
+        let mut aimd = Aimd::new(32, 32);
         for i in 0..10 {
             aimd.on_event(MS * (10 + i), MS, Event::Slow);
             aimd.on_event(MS * (10 + i), MS, Event::Success);
@@ -112,8 +117,24 @@ mod tests {
     }
 
     #[test]
+    fn a_low_start_doubles_with_each_round_trip_until_something_is_throttled() {
+        let mut aimd = Aimd::new(2, 32);
+        let round_trip = |aimd: &mut Aimd, at: u32| {
+            for _ in 0..aimd.limit() {
+                aimd.on_event(MS * at, MS * at, Event::Success);
+            }
+            aimd.limit()
+        };
+        assert_eq!([1, 2, 3].map(|at| round_trip(&mut aimd, at)), [4, 8, 16]);
+        aimd.on_event(MS * 5, MS * 4, Event::Throttled);
+        assert_eq!(aimd.limit(), 8);
+        assert_eq!([6, 7].map(|at| round_trip(&mut aimd, at)), [9, 10]);
+        assert_eq!((Aimd::new(0, 32).limit(), Aimd::new(99, 32).limit()), (1, 32));
+    }
+
+    #[test]
     fn recovery_takes_the_stated_number_of_successes() {
-        let mut aimd = Aimd::new(32);
+        let mut aimd = Aimd::new(32, 32);
         for i in 1..=6 {
             aimd.on_event(MS * i * 2, MS * i * 2, Event::Throttled);
         }
@@ -132,7 +153,7 @@ mod tests {
             max in 0_usize..100,
             events in proptest::collection::vec((0_u32..1000, 0_u32..50, any::<bool>()), 0..300),
         ) {
-            let mut aimd = Aimd::new(max);
+            let mut aimd = Aimd::new(max, max);
             let mut now = Duration::ZERO;
             for (gap, age, throttled) in events {
                 now += MS * gap;
@@ -150,7 +171,7 @@ mod tests {
 
         #[test]
         fn a_throttled_store_reaches_one_and_a_healthy_one_its_maximum(max in 1_usize..200) {
-            let mut aimd = Aimd::new(max);
+            let mut aimd = Aimd::new(max, max);
             for i in 0..8 {
                 aimd.on_event(MS * (2 * i + 1), MS * 2 * i, Event::Throttled);
             }

@@ -1,8 +1,8 @@
 //! When to retry: exponential backoff with full jitter inside a deadline.
 //!
 //! A pure state machine: time and randomness are arguments. The n-th wait is uniform in [0, min(10 s, 50 ms · 2ⁿ)]. This is
-//! "full jitter": clients that failed together do not come back together. A longer `Retry-After` of the store takes
-//! precedence. With the default deadline of 120 s that is about 28 attempts: eight that double, then one every 5 s on average.
+//! "full jitter": clients that failed together do not come back together. A `Retry-After` of the store is added. One beyond the
+//! end of the operation's time is obeyed as far as that allows: half of what is left is waited, three times at most. With the default deadline of 120 s that is about 28 attempts: eight that double, then one every 5 s on average.
 //! An attempt that made progress restarts the doubling.
 
 use std::time::Duration;
@@ -11,6 +11,9 @@ use std::time::Duration;
 const BASE: Duration = Duration::from_millis(50);
 /// Maximum of all waits, unless the store requests more: work should resume within ten seconds of an outage's end.
 const CAP: Duration = Duration::from_secs(10);
+/// Waits that are shorter than the store requests: 60, 30 and 15 s of 120 s. A store that is back earlier than it announced, as
+/// after maintenance, is noticed; one that is not ends the operation.
+const SHORTENED_MAX: u32 = 3;
 /// Maximum number of attempts inside a very long deadline, for a store that fails at once.
 pub(crate) const MAX_ATTEMPTS: u32 = 1_000;
 
@@ -19,6 +22,7 @@ pub(crate) const MAX_ATTEMPTS: u32 = 1_000;
 pub(crate) struct Backoff {
     attempts: u32,
     doublings: u32,
+    shortened: u32,
 }
 
 impl Backoff {
@@ -44,7 +48,12 @@ impl Backoff {
         self.attempts += 1;
         self.doublings += 1;
         let ceiling = BASE.saturating_mul(1 << doublings).min(CAP);
-        let wait = ceiling.mul_f64(random.clamp(0.0, 1.0)).max(retry_after.unwrap_or_default());
+        let jitter = ceiling.mul_f64(random.clamp(0.0, 1.0));
+        let mut wait = jitter.saturating_add(retry_after.unwrap_or_default());
+        if retry_after.is_some() && wait >= left && self.shortened < SHORTENED_MAX {
+            self.shortened += 1;
+            wait = left / 2;
+        }
         (self.attempts < MAX_ATTEMPTS && wait < left).then_some(wait)
     }
 }
@@ -55,11 +64,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_longer_retry_after_is_obeyed_and_one_beyond_the_deadline_ends_the_wait() {
+    fn retry_after_is_obeyed_as_far_as_the_time_allows() {
         let (mut backoff, left) = (Backoff::default(), Duration::from_secs(60));
-        let asked = Duration::from_secs(7);
-        assert_eq!(backoff.on_failure(left, 0.5, Some(asked)), Some(asked));
-        assert_eq!(backoff.on_failure(left, 0.5, Some(Duration::from_secs(61))), None);
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let waits = backoff.on_failure(left, 0.5, seconds(7)).unwrap();
+        assert_eq!(waits, Duration::from_secs(7) + BASE / 2, "clients do not come back together");
+        for left in [60, 30, 15] {
+            let left = Duration::from_secs(left);
+            assert_eq!(backoff.on_failure(left, 0.5, seconds(3600)), Some(left / 2));
+        }
+        assert_eq!(backoff.on_failure(left, 0.5, seconds(3600)), None);
+        assert_eq!(Backoff::default().on_failure(Duration::ZERO, 0.5, seconds(u64::MAX)), None);
     }
 
     #[test]

@@ -75,6 +75,22 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
+    /// Judges `fault` by its type, the HTTP answer and the store's own error code.
+    pub(crate) fn of(fault: &Fault, answer: Answer) -> Self {
+        match fault {
+            Fault::Store(error) => store_verdict(error, answer, &chain(error)),
+            Fault::Io(error) => io_verdict(error),
+            Fault::Length { .. }
+            | Fault::Range { .. }
+            | Fault::Unversioned
+            | Fault::Stalled(_)
+            | Fault::Slow { .. }
+            | Fault::Unfinished(_) => Self::Transient,
+            Fault::Changed(_) => Self::Changed,
+            Fault::Refused(_) => Self::Config,
+        }
+    }
+
     pub(crate) fn retryable(self) -> bool {
         matches!(self, Self::Throttled | Self::Transient)
     }
@@ -102,45 +118,33 @@ impl Failure {
         Self { verdict, cause: cause.into(), retry_after: None }
     }
 
-    /// Judges `fault` by its type, the HTTP answer and the store's own error code.
-    pub(crate) fn judge(fault: Fault, answer: Answer, cleaner: &Cleaner) -> Self {
-        match fault {
-            Fault::Store(error) => judge_store(&error, answer, cleaner),
-            Fault::Io(error) => judge_io(&error),
-            Fault::Length { expected, got } => {
-                Self::new(Verdict::Transient, format!("the answer holds {got} bytes, not {expected}"))
+    /// Judges `fault`, as [`Verdict::of`] does, and states its cause.
+    pub(crate) fn judge(fault: &Fault, answer: Answer, cleaner: &Cleaner) -> Self {
+        let retry_after = answer.retry_after.filter(|_| matches!(fault, Fault::Store(_)));
+        let cause = match fault {
+            Fault::Store(error) => store_cause(error, answer, cleaner),
+            Fault::Io(error) => error.to_string(),
+            Fault::Length { expected, got } => format!("the answer holds {got} bytes, not {expected}"),
+            Fault::Range { asked, got } => format!(
+                "the answer has bytes {}..{}, not {}..{}",
+                got.start, got.end, asked.start, asked.end
+            ),
+            Fault::Unversioned => {
+                "the rest of the range came without the ETag of its beginning, so it may be of another version".into()
             }
-            Fault::Range { asked, got } => Self::new(
-                Verdict::Transient,
-                format!(
-                    "the answer has bytes {}..{}, not {}..{}",
-                    got.start, got.end, asked.start, asked.end
-                ),
-            ),
-            Fault::Unversioned => Self::new(
-                Verdict::Transient,
-                "the rest of the range came without the ETag of its beginning, so it may be of another version",
-            ),
-            Fault::Stalled(limit) => Self::new(
-                Verdict::Transient,
-                format!("there was no complete answer within {:.1} s", limit.as_secs_f64()),
-            ),
+            Fault::Stalled(limit) => {
+                format!("there was no complete answer within {:.1} s", limit.as_secs_f64())
+            }
+            Fault::Slow { bytes: 0, window } => format!("nothing arrived for {:.1} s", window.as_secs_f64()),
             Fault::Slow { bytes, window } => {
                 let (least, window) = (LEAST_BYTES_PER_S >> 10, window.as_secs_f64());
-                let text = match bytes {
-                    0 => format!("nothing arrived for {window:.1} s"),
-                    _ => format!(
-                        "{bytes} bytes arrived in {window:.1} s, below the minimum rate of {least} KiB/s"
-                    ),
-                };
-                Self::new(Verdict::Transient, text)
+                format!("{bytes} bytes arrived in {window:.1} s, below the minimum rate of {least} KiB/s")
             }
-            Fault::Unfinished(after) => {
-                Self::new(Verdict::Transient, format!("it was not done after {:.1} s", after.as_secs_f64()))
-            }
-            Fault::Changed(how) => Self::new(Verdict::Changed, how),
-            Fault::Refused(why) => Self::new(Verdict::Config, cleaner.clean(&why)),
-        }
+            Fault::Unfinished(after) => format!("it was not done after {:.1} s", after.as_secs_f64()),
+            Fault::Changed(how) => how.clone(),
+            Fault::Refused(why) => cleaner.clean(why),
+        };
+        Self { verdict: Verdict::of(fault, answer), cause, retry_after }
     }
 
     /// Returns the error for `what` (an object, a listing, with its URI). `tries` states the attempts and the time.
@@ -172,24 +176,21 @@ impl Failure {
     }
 }
 
-fn judge_store(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -> Failure {
+fn store_verdict(error: &object_store::Error, answer: Answer, text: &str) -> Verdict {
     use object_store::Error as E;
-    if let Some(refused) = Refused::within(error) {
-        return Failure::new(Verdict::Forbidden, cleaner.clean(&refused.to_string()));
+    if Refused::within(error).is_some() {
+        return Verdict::Forbidden;
     }
-    let text = chain(error);
-    let code = tag(&text, "Code");
-    let cause = cause_text(error, &text, answer, cleaner);
     if is_renewal(error) {
         let is_refusal =
             matches!(answer.status, Some(400..=407 | 409..=428 | 430..=499)) && answer.for_credentials;
-        let verdict = if is_refusal { Verdict::Denied } else { Verdict::Transient };
-        return Failure::new(verdict, format!("the credentials could not be renewed: {cause}"));
+        return if is_refusal { Verdict::Denied } else { Verdict::Transient };
     }
-    if answer.for_credentials || lacks_credentials(&text) {
-        return Failure::new(Verdict::NoCredentials, cause);
+    if answer.for_credentials || lacks_credentials(text) {
+        return Verdict::NoCredentials;
     }
-    let verdict = match error {
+    let code = tag(text, "Code");
+    match error {
         _ if matches!(code, Some("NoSuchBucket" | "ContainerNotFound")) => Verdict::NoStore,
         E::NotFound { .. } => Verdict::Missing,
         E::Precondition { .. } | E::NotModified { .. } => Verdict::Changed,
@@ -197,10 +198,20 @@ fn judge_store(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -
         // 409 on S3 may also mean "another conditional write is under way": that is temporary
         E::AlreadyExists { .. } if code == Some("ConditionalRequestConflict") => Verdict::Transient,
         E::AlreadyExists { .. } => Verdict::Exists,
-        E::Generic { .. } | E::JoinError { .. } => judge_status(answer.status, code, &text),
+        E::Generic { .. } | E::JoinError { .. } => judge_status(answer.status, code, text),
         _ => Verdict::Config,
-    };
-    Failure { verdict, cause, retry_after: answer.retry_after }
+    }
+}
+
+fn store_cause(error: &object_store::Error, answer: Answer, cleaner: &Cleaner) -> String {
+    if let Some(refused) = Refused::within(error) {
+        return cleaner.clean(&refused.to_string());
+    }
+    let cause = cause_text(error, &chain(error), answer, cleaner);
+    match is_renewal(error) {
+        true => format!("the credentials could not be renewed: {cause}"),
+        false => cause,
+    }
 }
 
 fn judge_status(status: Option<u16>, code: Option<&str>, text: &str) -> Verdict {
@@ -223,7 +234,7 @@ fn judge_status(status: Option<u16>, code: Option<&str>, text: &str) -> Verdict 
 
 /// Returns the error of reading the local file `uri` without [`super::Storage`].
 pub(crate) fn local_error(uri: &str, error: io::Error) -> Error {
-    judge_io(&error).into_error(uri, None)
+    Failure::new(io_verdict(&error), error.to_string()).into_error(uri, None)
 }
 
 fn lacks_credentials(text: &str) -> bool {
@@ -232,7 +243,7 @@ fn lacks_credentials(text: &str) -> bool {
         || text.contains("Could not find environment variable")
 }
 
-fn judge_io(error: &io::Error) -> Failure {
+fn io_verdict(error: &io::Error) -> Verdict {
     use io::ErrorKind as K;
     /// `EIO`: a disk or a mounted file system did not answer a read.
     const EIO: i32 = 5;
@@ -241,7 +252,7 @@ fn judge_io(error: &io::Error) -> Failure {
     const EMFILE: i32 = 24;
     /// `ESTALE`: a network file system lost its handle.
     const ESTALE: i32 = 116;
-    let verdict = match error.kind() {
+    match error.kind() {
         K::NotFound | K::NotADirectory => Verdict::Missing,
         K::PermissionDenied | K::ReadOnlyFilesystem => Verdict::Denied,
         K::AlreadyExists => Verdict::Exists,
@@ -253,8 +264,7 @@ fn judge_io(error: &io::Error) -> Failure {
         | K::OutOfMemory => Verdict::Transient,
         _ if matches!(error.raw_os_error(), Some(EIO | ENFILE | EMFILE | ESTALE)) => Verdict::Transient,
         _ => Verdict::Config,
-    };
-    Failure::new(verdict, error.to_string())
+    }
 }
 
 /// Returns one line for the user: the status and the store's own code and message, else the innermost cause.
@@ -312,7 +322,7 @@ mod tests {
 
     fn verdict(fault: Fault, status: Option<u16>) -> Verdict {
         let answer = Answer { status, ..Answer::default() };
-        Failure::judge(fault, answer, &Cleaner::default()).verdict
+        Failure::judge(&fault, answer, &Cleaner::default()).verdict
     }
 
     #[test]
@@ -354,7 +364,7 @@ mod tests {
         let body = "<Error><Code>SignatureDoesNotMatch</Code><Message>no</Message>\
                     <StringToSign>AWS4-HMAC</StringToSign></Error>";
         let answer = Answer { status: Some(403), ..Answer::default() };
-        let failure = Failure::judge(generic(body), answer, &Cleaner::default());
+        let failure = Failure::judge(&generic(body), answer, &Cleaner::default());
         assert_eq!(failure.cause, "HTTP 403 SignatureDoesNotMatch no");
     }
 }

@@ -1,10 +1,12 @@
-//! The async shell around [`Aimd`]: it decides who may start a request, first come, first served.
+//! The async shell around [`Aimd`]: it decides who may start a request, first come, first served. Requests for answers that are
+//! late come before all others. No request starts while the limiter rests: at the beginning, and when the store requests a wait.
 
 use super::aimd::{Aimd, Event};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
 
 /// Issues permits to start requests, up to the adaptive limit at once.
 pub(crate) struct Limiter {
@@ -18,6 +20,23 @@ struct State {
     peak: usize,
     /// One entry per waiting caller; the prefetch budget limits the number of callers.
     waiting: VecDeque<oneshot::Sender<Permit>>,
+    /// Callers whose turn is before that of all others.
+    urgent: VecDeque<oneshot::Sender<Permit>>,
+    rest: Rest,
+}
+
+/// When requests may start.
+enum Rest {
+    /// This long after the first caller came.
+    AfterFirst(Duration),
+    Until(Instant),
+}
+
+impl State {
+    /// Whether a permit is free that no caller waits for.
+    fn is_free(&self) -> bool {
+        self.waiting.is_empty() && self.urgent.is_empty() && self.under_way < self.aimd.limit()
+    }
 }
 
 /// The right to have one request under way; dropping it returns it.
@@ -28,8 +47,10 @@ pub(crate) struct Permit {
 }
 
 impl Limiter {
-    pub(crate) fn new(max: usize) -> Arc<Self> {
-        let state = State { aimd: Aimd::new(max), under_way: 0, peak: 0, waiting: VecDeque::new() };
+    /// Starts with `start` permits, `delay` after the first caller comes.
+    pub(crate) fn new(start: usize, max: usize, delay: Duration) -> Arc<Self> {
+        let (waiting, urgent, rest) = (VecDeque::new(), VecDeque::new(), Rest::AfterFirst(delay));
+        let state = State { aimd: Aimd::new(start, max), under_way: 0, peak: 0, waiting, urgent, rest };
         Arc::new(Self { origin: Instant::now(), state: Mutex::new(state) })
     }
 
@@ -49,40 +70,83 @@ impl Limiter {
 
     /// Waits for its turn.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Permit {
-        loop {
-            let turn = {
-                let mut state = self.lock();
-                if state.waiting.is_empty() && state.under_way < state.aimd.limit() {
-                    return self.issue(&mut state);
-                }
-                let (send, turn) = oneshot::channel();
-                state.waiting.push_back(send);
-                turn
-            };
-            if let Ok(mut permit) = turn.await {
-                permit.started = self.origin.elapsed();
-                return permit;
-            }
-        }
+        self.acquire_in(|state| &mut state.waiting).await
     }
 
-    /// Returns a permit if one is free and no caller waits.
-    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+    /// Waits for the next permit that is free, before all callers of [`acquire`](Self::acquire).
+    pub(crate) async fn acquire_urgently(self: &Arc<Self>) -> Permit {
+        self.acquire_in(|state| &mut state.urgent).await
+    }
+
+    async fn acquire_in(
+        self: &Arc<Self>,
+        queue: impl Fn(&mut State) -> &mut VecDeque<oneshot::Sender<Permit>>,
+    ) -> Permit {
+        let mut permit = loop {
+            let turn = {
+                let mut state = self.lock();
+                if state.is_free() {
+                    break self.issue(&mut state);
+                }
+                let (send, turn) = oneshot::channel();
+                queue(&mut state).push_back(send);
+                turn
+            };
+            if let Ok(permit) = turn.await {
+                break permit;
+            }
+        };
+        while let Some(until) = self.rests_until() {
+            sleep_until(until).await;
+        }
+        permit.started = self.now();
+        permit
+    }
+
+    /// Returns when requests may start, if that is later than now.
+    fn rests_until(&self) -> Option<Instant> {
+        let (mut state, now) = (self.lock(), Instant::now());
+        let until = match state.rest {
+            Rest::AfterFirst(delay) => now + delay,
+            Rest::Until(until) => until,
+        };
+        state.rest = Rest::Until(until);
+        (until > now).then_some(until)
+    }
+
+    /// Starts no request for `time`, which the store requested.
+    pub(crate) fn rest(&self, time: Duration) {
+        let until = Instant::now() + time;
         let mut state = self.lock();
-        let is_free = state.waiting.is_empty() && state.under_way < state.aimd.limit();
-        is_free.then(|| self.issue(&mut state))
+        state.rest = match state.rest {
+            Rest::Until(other) => Rest::Until(other.max(until)),
+            Rest::AfterFirst(_) => Rest::Until(until),
+        };
+    }
+
+    /// Returns the time of this limiter's clock, for [`record`](Self::record).
+    pub(crate) fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Updates the limit with `event`, which ends a request that started at `started`.
+    pub(crate) fn record(self: &Arc<Self>, started: Duration, event: Event) {
+        let now = self.now();
+        let mut state = self.lock();
+        state.aimd.on_event(now, started, event);
+        self.wake(&mut state);
     }
 
     fn issue(self: &Arc<Self>, state: &mut State) -> Permit {
         state.under_way += 1;
         state.peak = state.peak.max(state.under_way);
-        Permit { limiter: Arc::clone(self), started: self.origin.elapsed(), armed: true }
+        Permit { limiter: Arc::clone(self), started: self.now(), armed: true }
     }
 
     /// Wakes waiting callers up to the limit. The permit of a caller that went away while waiting returns here at once.
     fn wake(self: &Arc<Self>, state: &mut State) {
         while state.under_way < state.aimd.limit() {
-            let Some(next) = state.waiting.pop_front() else { return };
+            let Some(next) = state.urgent.pop_front().or_else(|| state.waiting.pop_front()) else { return };
             let permit = self.issue(state);
             if let Err(mut unwanted) = next.send(permit) {
                 unwanted.armed = false; // dropping it would lock the state, which is locked here
@@ -95,10 +159,7 @@ impl Limiter {
 impl Permit {
     /// Returns the permit and updates the limit with `event`.
     pub(crate) fn finish(self, event: Event) {
-        let limiter = Arc::clone(&self.limiter);
-        let mut state = limiter.lock();
-        state.aimd.on_event(limiter.origin.elapsed(), self.started, event);
-        drop(state);
+        self.limiter.record(self.started, event);
         drop(self);
     }
 }
@@ -118,9 +179,13 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
+    fn limiter(max: usize) -> Arc<Limiter> {
+        Limiter::new(max, max, Duration::ZERO)
+    }
+
     #[tokio::test]
     async fn never_more_than_the_limit_and_nobody_is_forgotten() {
-        let limiter = Limiter::new(4);
+        let limiter = self::limiter(4);
         let mut tasks = Vec::new();
         for i in 0..200_u32 {
             let limiter = Arc::clone(&limiter);
@@ -145,7 +210,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiter_that_left_passes_its_turn_on() {
-        let limiter = Limiter::new(1);
+        let limiter = self::limiter(1);
         let held = limiter.acquire().await;
         let left = tokio::spawn({
             let limiter = Arc::clone(&limiter);
@@ -160,5 +225,43 @@ mod tests {
         tokio::task::yield_now().await;
         drop(held);
         tokio::time::timeout(Duration::from_secs(1), next).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn urgent_callers_come_first() {
+        let limiter = self::limiter(1);
+        let held = limiter.acquire().await;
+        let (send, mut turns) = tokio::sync::mpsc::unbounded_channel();
+        for is_urgent in [false, false, true] {
+            let (limiter, send) = (Arc::clone(&limiter), send.clone());
+            tokio::spawn(async move {
+                let _permit = match is_urgent {
+                    true => limiter.acquire_urgently().await,
+                    false => limiter.acquire().await,
+                };
+                send.send(is_urgent).unwrap();
+            });
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        for expected in [true, false, false] {
+            assert_eq!(turns.recv().await, Some(expected));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_start_after_the_delay_and_after_a_rest() {
+        let (second, began) = (Duration::from_secs(1), Instant::now());
+        let limiter = Limiter::new(2, 8, second);
+        assert_eq!(limiter.limit(), 2);
+        tokio::join!(limiter.acquire(), limiter.acquire());
+        assert_eq!(began.elapsed().as_millis(), 1_000, "one delay for all");
+        drop(limiter.acquire().await);
+        let held = limiter.acquire().await;
+        limiter.rest(7 * second);
+        limiter.rest(second); // shorter than the other
+        assert_eq!(began.elapsed().as_millis(), 1_000);
+        tokio::join!(limiter.acquire(), limiter.acquire_urgently(), async { drop(held) });
+        assert_eq!(began.elapsed().as_millis(), 8_000);
     }
 }

@@ -5,19 +5,20 @@
 
 use super::allow::Allow;
 use super::redirect::Redirecting;
+use super::retry_after::requested_wait;
 use async_trait::async_trait;
 use object_store::ClientOptions;
 use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
 use std::cell::RefCell;
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The last HTTP exchange of an attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Answer {
     /// The status, if a whole header arrived.
     pub(crate) status: Option<u16>,
-    /// `Retry-After`, if it is in seconds.
+    /// The wait that it requests.
     pub(crate) retry_after: Option<Duration>,
     /// Whether the exchange was with a cloud's metadata service, in search of credentials.
     pub(crate) for_credentials: bool,
@@ -79,12 +80,9 @@ impl HttpService for Observed {
             || METADATA_PATHS.iter().any(|path| uri.path().starts_with(path));
         note(Answer { for_credentials, ..Answer::default() });
         let response = self.0.execute(request).await?;
-        let retry_after = response
-            .headers()
-            .get("retry-after")
-            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
-            .map(Duration::from_secs);
-        note(Answer { status: Some(response.status().as_u16()), retry_after, for_credentials });
+        let status = response.status().as_u16();
+        let retry_after = requested_wait(status, response.headers(), SystemTime::now());
+        note(Answer { status: Some(status), retry_after, for_credentials });
         Ok(response)
     }
 }

@@ -3,6 +3,7 @@
 use super::allow::Allow;
 use super::secret::Secret;
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// How storage is reached.
@@ -46,6 +47,10 @@ pub struct StorageOptions {
     /// Whether a read whose first byte is late is requested a second time, on another connection; the first answer counts. What is
     /// late, the store's own latencies teach: about one answer in 100. At most 2 % more requests. Default `true`.
     pub hedge: bool,
+    /// The number of processes of this job that read at the same time. A process begins with its share of 256 requests, at most
+    /// `max_concurrency`, after a random delay of up to 1 ms for each other process. The number of requests then doubles with
+    /// each round trip until the store throttles. Default: the environment's `WORLD_SIZE`, else 1.
+    pub readers: Option<NonZeroUsize>,
     /// The places that may be reached. `None`, the default, allows everything that the credentials permit. Redirects are
     /// followed only within the list, so it must contain the places that a store redirects to, such as a content network's.
     pub allow: Option<Allow>,
@@ -61,6 +66,7 @@ impl Default for StorageOptions {
             stall_timeout: Duration::from_secs(20),
             max_concurrency: 32,
             hedge: true,
+            readers: None,
             allow: None,
         }
     }

@@ -78,7 +78,7 @@ impl Shared {
     }
 
     /// Returns a number uniform in [0, 1).
-    fn random(&self) -> f64 {
+    pub(super) fn random(&self) -> f64 {
         let draw = self.jitter.hash_one(self.draws.fetch_add(1, Ordering::Relaxed));
         f64::from(u32::try_from(draw >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)
     }
@@ -145,7 +145,7 @@ where
         };
         let is_unfinished = matches!(fault, Fault::Unfinished(_));
         let is_slow = matches!(fault, Fault::Slow { .. });
-        let mut failure = Failure::judge(fault, answer, &shared.cleaner);
+        let mut failure = Failure::judge(&fault, answer, &shared.cleaner);
         match before.take().filter(|_| is_unfinished) {
             // That the time was over is little information.
             Some(before) => failure.cause.push_str(&format!("; the one before it failed because {before}")),
@@ -170,9 +170,15 @@ where
         let wait = backoff.on_failure(left, shared.random(), failure.retry_after).filter(|_| again);
         let Some(wait) = wait else {
             shared.counters.failed.fetch_add(1, Ordering::Relaxed);
+            if let Some(asked) = failure.retry_after.filter(|asked| *asked >= left) {
+                failure.cause.push_str(&format!("; it requests a wait of {} s", asked.as_secs()));
+            }
             let (elapsed, done) = (spent.elapsed, progress.describe());
             return Err(Ended { failure, attempts: number, elapsed, deadline, done });
         };
+        if failure.retry_after.is_some() && failure.verdict == Verdict::Throttled {
+            limiter.rest(wait);
+        }
         tracing::debug!(attempt = number, wait_s = wait.as_secs_f64(), cause = %failure.cause, "storage: trying again");
         shared.counters.retries.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(wait).await;
@@ -214,6 +220,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use super::super::observe::{Answer, note};
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
@@ -228,7 +235,7 @@ mod tests {
         ends: bool,
     ) -> Result<(), Ended> {
         let shared = Shared::new(S * 10, S * 20, Cleaner::default());
-        let (progress, limiter) = (&progress, Limiter::new(1));
+        let (progress, limiter) = (&progress, limiter(1));
         until_done(&shared, &limiter, progress, |_| async move {
             for _ in 0..times {
                 tokio::time::sleep(every).await;
@@ -259,7 +266,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_outlasted_the_deadline_is_tried_again() {
         let shared = Shared::new(S * 10, S * 20, Cleaner::default());
-        let (progress, limiter, began) = (&Progress::files(), Limiter::new(1), Instant::now());
+        let (progress, limiter, began) = (&Progress::files(), limiter(1), Instant::now());
         until_done(&shared, &limiter, progress, |number| {
             progress.lose();
             async move {
@@ -285,7 +292,7 @@ mod tests {
         let ask = |progress: Progress, limit: Duration| {
             let shared = &shared;
             async move {
-                until_done(shared, &Limiter::new(1), &progress, |_| {
+                until_done(shared, &limiter(1), &progress, |_| {
                     within(limit, async {
                         tokio::time::sleep(S * 25).await;
                         Ok::<_, Fault>(())
@@ -302,7 +309,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_that_are_lost_each_time_do_not_end_the_backoff() {
         let shared = Shared::new(S * 60, S * 20, Cleaner::default());
-        let (progress, limiter) = (&Progress::bytes(1 << 20), Limiter::new(1));
+        let (progress, limiter) = (&Progress::bytes(1 << 20), limiter(1));
         let ended = until_done(&shared, &limiter, progress, |_| async move {
             progress.lose();
             progress.add(100);
@@ -322,5 +329,73 @@ mod tests {
         let began = Instant::now();
         run(Progress::whole(), S * 9, 2, 0, true).await.unwrap_err();
         assert!(began.elapsed() < S * 20);
+    }
+
+    /// 503 for a minute, as in an outage; reads are hedged or not, and no request is made more often than the backoff allows.
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_of_a_minute_is_outlasted() {
+        let shared = Shared::new(S * 120, S * 20, Cleaner::default());
+        let (limiter, began) = (limiter(32), Instant::now());
+        until_done(&shared, &limiter, &Progress::whole(), |_| async move {
+            match began.elapsed() < S * 60 {
+                true => Err(throttled(None)),
+                false => Ok(()),
+            }
+        })
+        .await
+        .unwrap();
+        assert!(began.elapsed() < S * 71, "{:?}", began.elapsed());
+        assert!(shared.counters.retries.load(Ordering::Relaxed) < 60);
+        assert!(limiter.limit() <= 2);
+    }
+
+    /// An hour is beyond the deadline: the store is tried again within it, and then the error states what it requested.
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_after_of_an_hour_ends_with_the_deadline() {
+        let shared = Shared::new(S * 120, S * 20, Cleaner::default());
+        let (limiter, began) = (limiter(32), Instant::now());
+        let ended = until_done(&shared, &limiter, &Progress::whole(), |_| async {
+            Err::<(), _>(throttled(Some(S * 3600)))
+        })
+        .await
+        .unwrap_err();
+        assert_eq!((ended.attempts, began.elapsed().as_secs()), (4, 105));
+        let error = ended.into_error("x");
+        assert!(error.message().contains("it requests a wait of 3600 s"), "{error}");
+    }
+
+    fn throttled(retry_after: Option<Duration>) -> Fault {
+        note(Answer { status: Some(503), retry_after, ..Answer::default() });
+        Fault::Store(object_store::Error::Generic { store: "S3", source: "injected".into() })
+    }
+
+    fn limiter(max: usize) -> Arc<Limiter> {
+        Limiter::new(max, max, Duration::ZERO)
+    }
+
+    /// While one request waits as the store requested, no other one starts.
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_after_holds_all_requests_of_the_store_back() {
+        let shared = Shared::new(S * 120, S * 20, Cleaner::default());
+        let (limiter, sent) = (limiter(4), AtomicU64::new(0));
+        let read = || async {
+            until_done(&shared, &limiter, &Progress::whole(), |_| async {
+                tokio::time::sleep(S / 10).await;
+                match sent.fetch_add(1, Ordering::Relaxed) {
+                    0 => Err(throttled(Some(S * 7))),
+                    _ => Ok(()),
+                }
+            })
+            .await
+            .unwrap();
+        };
+        let began = Instant::now();
+        let watch = async {
+            tokio::time::sleep(S * 7).await;
+            assert_eq!(sent.load(Ordering::Relaxed), 4, "those that were under way");
+        };
+        tokio::join!(futures::future::join_all((0..20).map(|_| read())), watch);
+        assert_eq!(sent.load(Ordering::Relaxed), 21);
+        assert!((S * 7..S * 9).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }

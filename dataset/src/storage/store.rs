@@ -9,6 +9,7 @@ use super::options::StorageOptions;
 use super::progress::Progress;
 use super::retry::{Ended, Shared, until_done};
 use super::secret::Secret;
+use super::start::{Start, readers};
 use super::uri::{Location, Scheme};
 use crate::{Error, Result};
 use feedstock_base::shown;
@@ -66,9 +67,16 @@ impl Host {
             client = client.with_config(key, value.expose());
         }
         let made = connector(options).connect(&client).map_err(|e| not_opened(at, shared, &e))?;
-        let (limiter, hedging) = (Limiter::new(options.max_concurrency), Hedging::new(options.hedge));
+        let (limiter, hedging) = (limiter(options, shared), Hedging::new(options.hedge));
         Ok(Self { limiter, hedging, options: client, client: made })
     }
+}
+
+/// Returns the limiter of a store that other processes read too.
+fn limiter(options: &StorageOptions, shared: &Shared) -> Arc<Limiter> {
+    let max = options.max_concurrency;
+    let start = Start::new(readers(options), max, shared.random());
+    Limiter::new(start.limit, max, start.delay)
 }
 
 /// Returns its client to every store.
@@ -94,10 +102,12 @@ impl Store {
         shared: &Arc<Shared>,
         host: impl FnOnce() -> Result<Host>,
     ) -> Result<Self> {
-        let own = || (Limiter::new(options.max_concurrency), Hedging::new(options.hedge));
+        let own = || (limiter(options, shared), Hedging::new(options.hedge));
+        let max = options.max_concurrency;
+        let here = || (Limiter::new(max, max, Duration::ZERO), Hedging::new(options.hedge));
         let (backend, (limiter, hedging)) = match at.scheme {
-            Scheme::Local => (Ok(Backend::Local), own()),
-            Scheme::Memory => (Ok(memory()), own()),
+            Scheme::Local => (Ok(Backend::Local), here()),
+            Scheme::Memory => (Ok(memory()), here()),
             Scheme::S3 => (s3(at, options), own()),
             Scheme::Gcs => (gcs(at, options), own()),
             Scheme::Azure => (azure(at, options), own()),

@@ -318,7 +318,7 @@ mod tests {
         let shared = Shared::new(Duration::from_millis(600), Duration::from_secs(20), Cleaner::default());
         let watch = watch(slow);
         let began = std::time::Instant::now();
-        let found = until_done(&shared, &Limiter::new(1), &watch.progress, |_| {
+        let found = until_done(&shared, &Limiter::new(1, 1, Duration::ZERO), &watch.progress, |_| {
             let (root, watch) = (root.clone(), watch.clone());
             super::super::fetch::blocking(move || list(&root, usize::MAX, &watch))
         })

@@ -23,6 +23,7 @@ mod identity;
 mod parquet_lists;
 mod plan_sets;
 mod signed_urls;
+mod storage_bad_days;
 mod storage_contract;
 mod storage_errors;
 mod storage_faults;
