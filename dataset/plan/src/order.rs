@@ -174,7 +174,7 @@ impl EpochOrder {
 
     /// Returns the positions in one pass, ascending, except those from about `horizon` on; and a place no later than the first
     /// of these, if there are any. `None` if the epoch ends before the pass.
-    fn positions_in_pass(
+    pub(crate) fn positions_in_pass(
         &mut self,
         block: BlockId,
         pass: u64,
