@@ -131,7 +131,8 @@ pub mod storage {
 /// ```
 pub mod order {
     pub use feedstock_dataset::{
-        DataHashes, Digest, Fingerprint, Lengths, Plan, PlanInput, Position, StepShape, StepSize, Stop,
+        DataHashes, Digest, Fingerprint, LabelQuality, Lengths, OrderQuality, Plan, PlanInput, Position,
+        ReadQuality, ShuffleQuality, StepShape, StepSize, Stop,
     };
 }
 

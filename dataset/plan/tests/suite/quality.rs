@@ -62,6 +62,39 @@ fn the_labels_of_class_sorted_data_are_those_of_a_measured_epoch() {
     assert!(default.rank_labels(64, &class).entropy_bits < 0.9 * 6.88);
 }
 
+/// Prints the table of `docs/shuffle.md`, with `--nocapture`: a wider window mixes more and reads the same.
+#[test]
+fn the_table_of_the_documentation() {
+    let (full_plan, full) = sampled(&Shuffle::full(7));
+    let (global, rank) = (full.global_labels(64, &class), full.rank_labels(64, &class));
+    let shard = |block: BlockId| block.0 / 32; // 134 MB
+    let mut before = 0.0;
+    let window = |samples| Shuffle::seeded(7).window(samples);
+    let orders =
+        [Shuffle::none(), window(1_220), window(2_440), Shuffle::seeded(7), window(9_760), window(16_384)];
+    for shuffle in orders.into_iter().chain([window(65_536), Shuffle::full(7)]) {
+        let (plan, steps) = sampled(&shuffle);
+        let mix = steps.global_labels(64, &class);
+        let ratio = mix.entropy_bits / global.entropy_bits;
+        let of_rank = steps.rank_labels(64, &class).entropy_bits / rank.entropy_bits;
+        let reads = steps.reads(&plan, &stored).unwrap();
+        println!(
+            "| {:?} | {} | {} | {:.0} | {:.2} | {ratio:.2} | {of_rank:.2} | {:.1} % | {:.2} | {:.0} |",
+            plan.fingerprint().shuffle,
+            plan.fingerprint().window,
+            plan.fingerprint().lanes,
+            mix.labels,
+            mix.entropy_bits,
+            steps.same_shard_pairs(&shard).unwrap() * 100.0,
+            reads.readers,
+            reads.requests / 8.0,
+        );
+        assert!(ratio > before && ratio <= 1.001, "{ratio} after {before}");
+        before = ratio;
+    }
+    about(full.reads(&full_plan, &stored).unwrap().requests, SAMPLES as f64, 1e-9);
+}
+
 #[test]
 fn sampled_figures_are_those_of_the_whole_epoch() {
     let (plan, sampled) = sampled(&Shuffle::seeded(3).window(4_000));
