@@ -42,10 +42,7 @@ pub(super) fn starts(span: u64, rows: u64, size: StepSize) -> Vec<u64> {
 
 /// Returns `fraction` of 2⁶⁴, times `places`.
 fn scaled(fraction: u64, places: u64) -> u64 {
-    let product = u128::from(fraction) * u128::from(places);
-    #[expect(clippy::cast_possible_truncation, reason = "the high half of the product of two 64-bit words")]
-    let place = (product >> 64) as u64;
-    place
+    ((u128::from(fraction) * u128::from(places)) >> 64) as u64
 }
 
 #[cfg(test)]
