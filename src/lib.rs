@@ -132,8 +132,8 @@ pub mod storage {
 /// ```
 pub mod order {
     pub use feedstock_dataset::{
-        Access, DataHashes, Digest, Fingerprint, Lengths, Plan, PlanInput, Position, StepShape, StepSize,
-        Stop,
+        Access, DataHashes, Digest, Fingerprint, LabelQuality, Lengths, OrderQuality, Plan, PlanInput,
+        Position, ReadQuality, ShuffleQuality, StepShape, StepSize, Stop,
     };
 }
 

@@ -22,6 +22,7 @@ mod output;
 mod plan;
 mod preview;
 mod progress;
+mod quality;
 mod shard;
 mod source;
 mod spelling;

@@ -3,9 +3,13 @@
 use super::common::Common;
 use super::failure::{Failure, Outcome, local_path};
 use super::output::{Output, count};
+use super::quality;
 use super::source::{ShuffleArgs, SourceArgs};
 use clap::{Args, ValueEnum};
-use feedstock_dataset::{Dataset, Plan, Position, Rank, Step, StepShape, StepSize, Tail};
+use feedstock_dataset::{
+    Dataset, Lengths, MAX_MEASURED_ROWS, Plan, Position, QualityOptions, Rank, Shuffle, ShuffleQuality, Step,
+    StepShape, StepSize, Tail,
+};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -14,13 +18,18 @@ Examples:
   feedstock plan /data/imagenet --seed 7 --epoch 0 --global-batch 256 --world-size 8 --json
   feedstock plan /data/imagenet --seed 7 --global-batch 256 --world-size 8 --rank 3 --steps 10
   feedstock plan /data/imagenet --seed 7 --global-batch 512 --world-size 16 --from 25600   # resume with twice the ranks
+  feedstock plan /data/imagenet --seed 7 --global-batch 1024 --world-size 8 --summary       # how well it shuffles
   feedstock plan /data/speech --seed 7 --bucket duration --global-batch 256 --world-size 8 --summary
   feedstock plan /data/speech --seed 7 --bucket duration --batch-total 1280 --world-size 8 --json
 
 One line per step and rank: {\"epoch\":0,\"step\":0,\"rank\":0,\"position\":0,\"samples\":[…]}. `position` is the step's
 first position in the order; a checkpoint holds the next one. `samples` are catalog ids. With --tail pad, a line whose
 batch holds repeated samples has \"valid\":[…]. Without --json, and with --summary, the share of padding is printed if the
-lengths are known.";
+lengths are known.
+
+--summary prints how well the order shuffles, from up to 64 sampled steps, next to a full shuffle: labels in a batch and their
+entropy, pairs of samples from one shard, the distance from the catalog's order (a full shuffle has 1/3), and what an epoch
+reads. Only labels of sampled samples are read.";
 
 /// Print the order: the samples of every step and rank.
 #[derive(Args)]
@@ -34,9 +43,12 @@ pub(crate) struct Command {
     cut: StepArgs,
     #[command(flatten)]
     lengths: LengthArgs,
-    /// Print only the number of steps of the epoch and the share of padding in its batches.
+    /// Print only the number of steps of the epoch, the share of padding in its batches, and how well the order shuffles.
     #[arg(long, conflicts_with_all = ["cursor", "rank", "steps"])]
     summary: bool,
+    /// The column of labels for --summary: texts or integers [default: label or class, if there is one].
+    #[arg(long, value_name = "COLUMN", requires = "summary")]
+    labels: Option<String>,
     /// Print only this rank's lines.
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
@@ -105,16 +117,10 @@ impl LengthArgs {
         }
     }
 
-    /// Returns the plan with its lengths and buckets.
-    fn apply(&self, plan: Plan, dataset: &Dataset, size: StepSize, cut: &StepArgs) -> Outcome<Plan> {
-        let Some(column) = self.bucket.as_ref().or(self.lengths.as_ref()) else { return Ok(plan) };
-        let lengths = futures::executor::block_on(dataset.lengths(column))?;
-        let plan = plan.with_lengths(&lengths)?;
-        cut.check(&plan, size, dataset)?; // before bucketing, whose errors would name samples by number only
-        Ok(match self.bucket {
-            Some(_) => plan.bucketed(&lengths, self.bucket_window, size)?,
-            None => plan,
-        })
+    /// Reads the lengths, if a column is named.
+    fn read(&self, dataset: &Dataset) -> Outcome<Option<Lengths>> {
+        let Some(column) = self.bucket.as_ref().or(self.lengths.as_ref()) else { return Ok(None) };
+        Ok(Some(futures::executor::block_on(dataset.lengths(column))?))
     }
 }
 
@@ -168,8 +174,9 @@ impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
         let dataset = self.source.open(common)?;
         let size = self.lengths.size(&self.cut);
-        let plan = self.lengths.apply(dataset.plan(&self.order.shuffle()?)?, &dataset, size, &self.cut)?;
-        self.cut.check(&plan, size, &dataset)?;
+        let (lengths, shuffle) = (self.lengths.read(&dataset)?, self.order.shuffle()?);
+        let plan_of = |shuffle: &Shuffle| self.plan(&dataset, shuffle, lengths.as_ref(), size);
+        let plan = plan_of(&shuffle)?;
         let ranks = match self.rank {
             Some(rank) if rank >= self.cut.world_size => {
                 let world_size = self.cut.world_size;
@@ -192,9 +199,38 @@ impl Command {
             self.print_steps(common, &mut output, &plan, size, &ranks)?;
         }
         if self.summary || !common.json {
-            self.print_summary(common, &mut output, &plan, size)?;
+            let measured = self.summary && self.cut.global_batch().min(plan.len()) <= MAX_MEASURED_ROWS;
+            let quality = match measured {
+                true => {
+                    let shape = self.cut.shape(size, 0);
+                    let options =
+                        QualityOptions { shape, epoch: self.cut.epoch, labels: self.labels.as_deref() };
+                    Some(futures::executor::block_on(dataset.shuffle_quality(&shuffle, &options, plan_of))?)
+                }
+                false => None,
+            };
+            self.print_summary(common, &mut output, (&plan, size), quality.as_ref())?;
         }
         output.end()
+    }
+
+    /// Returns the plan with its lengths and buckets.
+    fn plan(
+        &self,
+        dataset: &Dataset,
+        shuffle: &Shuffle,
+        lengths: Option<&Lengths>,
+        size: StepSize,
+    ) -> Outcome<Plan> {
+        let mut plan = dataset.plan(shuffle)?;
+        if let Some(lengths) = lengths {
+            plan = plan.with_lengths(lengths)?;
+        }
+        self.cut.check(&plan, size, dataset)?; // before bucketing, whose errors would name samples by number only
+        Ok(match (lengths, &self.lengths.bucket) {
+            (Some(lengths), Some(_)) => plan.bucketed(lengths, self.lengths.bucket_window, size)?,
+            _ => plan,
+        })
     }
 
     fn print_steps(
@@ -229,8 +265,14 @@ impl Command {
         Ok(())
     }
 
-    /// Prints the number of steps and the share of padding, with bucketing and without.
-    fn print_summary(&self, common: &Common, output: &mut Output, plan: &Plan, size: StepSize) -> Outcome {
+    /// Prints the number of steps, the share of padding, with bucketing and without, and how well the order shuffles.
+    fn print_summary(
+        &self,
+        common: &Common,
+        output: &mut Output,
+        (plan, size): (&Plan, StepSize),
+        quality: Option<&ShuffleQuality>,
+    ) -> Outcome {
         let (epoch, shape) = (self.cut.epoch, self.cut.shape(size, 0));
         let padding = |plan: &Plan| plan.lengths().and_then(|_| plan.epoch(epoch).padding_share(&shape));
         let (share, plain) = (padding(plan), self.lengths.bucket.as_ref().map(|_| plan.without_bucketing()));
@@ -239,17 +281,26 @@ impl Command {
             let steps = plan.steps_left(epoch, Position(0), &shape);
             return output.json(&json!({
                 "epoch": epoch, "samples": plan.len(), "steps": steps,
-                "padding_share": share, "unbucketed_padding_share": plain,
+                "padding_share": share, "unbucketed_padding_share": plain, "shuffle_quality": quality,
             }));
         }
         if self.summary {
             output.fact("steps", count(plan.steps_left(epoch, Position(0), &shape)))?;
             output.fact("samples", count(plan.len()))?;
         }
-        let Some(share) = share else { return Ok(()) };
-        let without =
-            plain.map_or(String::new(), |plain| format!("; without bucketing {:.1} %", plain * 100.0));
-        output.fact("padding", format!("{:.1} % of the cells in batches{without}", share * 100.0))
+        if let Some(share) = share {
+            let without =
+                plain.map_or(String::new(), |plain| format!("; without bucketing {:.1} %", plain * 100.0));
+            output.fact("padding", format!("{:.1} % of the cells in batches{without}", share * 100.0))?;
+        }
+        match quality {
+            Some(quality) => quality::print(output, quality),
+            None if self.summary => {
+                let most = count(MAX_MEASURED_ROWS);
+                output.fact("shuffle", format!("not measured for global batches of more than {most} samples"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn print_rank(

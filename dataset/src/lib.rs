@@ -47,6 +47,7 @@ mod open;
 mod payload;
 mod planning;
 mod process;
+mod quality;
 mod recycled;
 mod runtime;
 mod sql;
@@ -63,14 +64,15 @@ pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
 pub use feedstock_plan::{
     Access, Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Extent, Fingerprint, Left, Lengths,
-    Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, Selection, Shuffle, ShuffleKind, Step,
-    StepShape, StepSize, Stop, StrandSet, Strands, Tail,
+    MAX_MEASURED_ROWS, Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, Selection, Shuffle,
+    ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
 };
 pub use format::BadShards;
 pub use held::declared_array;
 pub use home::{cache_folder, make_private};
 pub use open::{AudioProbe, DatasetSpec, Durations, OpenOptions, SourceSpec};
 pub use process::PerProcess;
+pub use quality::{LabelQuality, OrderQuality, QualityOptions, ReadQuality, ShuffleQuality};
 pub use runtime::IoRuntime;
 pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats, hide_urls};
 pub use stored::SameSamples;

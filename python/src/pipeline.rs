@@ -1,7 +1,7 @@
 //! The pipeline's settings, one method for each; `feedstock/_pipeline.py` keeps the recipe.
 
 use crate::arguments::{BatchSizes, rank_out_of_range};
-use crate::errors::{call, call_long, config};
+use crate::errors::{call, call_long, config, exception};
 use crate::fleet::Members;
 use crate::loader::Loader;
 use crate::process::Own;
@@ -205,6 +205,21 @@ impl Pipeline {
     fn spec(&self, py: Python<'_>) -> PyResult<String> {
         let spec = self.0.get(py)?.spec();
         serde_json::to_string(&spec).map_err(|e| config(py, format!("cannot write the recipe: {e}")))
+    }
+
+    /// Measures how well the order shuffles, and returns the report as JSON.
+    #[pyo3(signature = (world_size, epoch, labels))]
+    fn shuffle_quality(
+        &self,
+        py: Python<'_>,
+        world_size: u32,
+        epoch: u64,
+        labels: Option<String>,
+    ) -> PyResult<String> {
+        let pipeline = self.0.get(py)?.clone();
+        let report = call_long(py, move || pipeline.shuffle_quality(world_size, epoch, labels.as_deref()))?;
+        serde_json::to_string(&report)
+            .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
     }
 
     /// Lets workers on other machines make the rows.

@@ -101,6 +101,56 @@ fn plan_gives_each_sample_once_and_the_same_batches_to_any_world_size() {
 }
 
 #[test]
+fn a_summary_states_how_well_the_order_shuffles() {
+    let place = with_images("parquet");
+    let data = data(&place);
+    let summary = |more: &[&str]| {
+        let fixed = ["plan", &data, "--seed", "7", "--global-batch", "20", "--world-size", "2", "--summary"];
+        place.json(&[&fixed[..], more].concat()).remove(0)
+    };
+    let facts = summary(&["--window", "40"]);
+    assert_eq!((&facts["steps"], &facts["samples"]), (&Value::from(10), &Value::from(SAMPLES)));
+    let quality = &facts["shuffle_quality"];
+    assert_eq!(
+        (&quality["label_column"], &quality["sampled_steps"]),
+        (&Value::from("label"), &Value::from(10))
+    );
+    let number = |value: &Value| value.as_f64().unwrap();
+    let full = number(&quality["full_shuffle"]["global_batch"]["entropy_bits"]);
+    assert!((2.4..7f64.log2()).contains(&full), "{full} bits of 20 draws of 7 labels");
+    assert!((number(&quality["full_shuffle"]["displacement"]) - 1.0 / 3.0).abs() < 0.05);
+    assert_eq!(quality["half_window"]["window"], 20);
+    assert_eq!(quality["twice_window"]["window"], 80);
+    assert_eq!(summary(&["--shuffle", "full"])["shuffle_quality"]["order"]["reads"]["requests"], 200);
+    let by_width = summary(&["--labels", "width"]);
+    assert_eq!(by_width["shuffle_quality"]["label_column"], "width");
+
+    let people = ["plan", &data, "--global-batch", "20", "--world-size", "2", "--summary", "--window", "40"];
+    let people = text(&place.run(&people).stdout);
+    for fact in [
+        "label column",
+        "global batch",
+        "rank's batch",
+        "same shard",
+        "displacement",
+        "reads",
+        "twice the window",
+    ] {
+        assert!(people.contains(fact), "{fact} is not in: {people}");
+    }
+    let complaint = place.complaint(2, &["plan", &data, "--labels", "image", "--summary"]);
+    assert!(complaint.contains("labels must be a column of texts or integers"), "{complaint}");
+    let complaint = place.complaint(2, &["plan", &data, "--labels", "label"]);
+    assert!(complaint.contains("--summary"), "{complaint}");
+    let huge = ["plan", &data, "--global-batch", "300000", "--tail", "pad", "--summary"];
+    assert_eq!(
+        place.json(&huge)[0]["shuffle_quality"]["sampled_steps"],
+        1,
+        "a step has no more rows than the epoch"
+    );
+}
+
+#[test]
 fn every_layout_holds_the_same_labels() {
     for layout in ["parquet", "folder", "webdataset", "ipc", "ilsvrc"] {
         let place = with_images(layout);

@@ -81,11 +81,11 @@ impl Base {
         }
     }
 
-    /// Whether an extent has a selected sample.
-    pub(crate) fn selects_in(&self, extent: Extent) -> bool {
+    /// Returns the number of selected samples of an extent.
+    pub(crate) fn selected_of(&self, extent: Extent) -> u64 {
         match self {
-            Self::Plain(facts) => !facts.ranks_of(extent).is_empty(),
-            Self::Mixed(facts) => facts.selects_in(extent),
+            Self::Plain(facts) => facts.selected_of(extent),
+            Self::Mixed(facts) => facts.selected_of(extent),
         }
     }
 

@@ -220,9 +220,9 @@ impl MixedFacts {
         extent.later_by(part.first_block, part.first_sample)
     }
 
-    pub(crate) fn selects_in(&self, extent: Extent) -> bool {
+    pub(crate) fn selected_of(&self, extent: Extent) -> u64 {
         let part = &self.parts[self.part_of(extent.block)];
-        !part.facts.ranks_of(extent.earlier_by(part.first_block, part.first_sample)).is_empty()
+        part.facts.selected_of(extent.earlier_by(part.first_block, part.first_sample))
     }
 
     fn cycle(&self, epoch: u64, index: u64) -> Cycle {

@@ -148,7 +148,7 @@ impl EpochOrder {
         horizon: u64,
     ) -> (Vec<u64>, Option<u64>) {
         let (mut found, mut beyond) = (Vec::new(), None);
-        if from >= self.len() || !self.facts.base.selects_in(extent) {
+        if from >= self.len() || self.facts.base.selected_of(extent) == 0 {
             return (found, beyond);
         }
         let floor = self.base_floor(from);
@@ -173,7 +173,7 @@ impl EpochOrder {
 
     /// Returns the positions in one pass, ascending, except those from about `horizon` on; and a place no later than the first
     /// of these, if there are any. `None` if the epoch ends before the pass.
-    fn positions_in_pass(
+    pub(crate) fn positions_in_pass(
         &mut self,
         extent: Extent,
         pass: u64,

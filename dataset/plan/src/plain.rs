@@ -95,8 +95,14 @@ impl PlainFacts {
         self.selected_starts[b]..self.selected_starts[b + 1]
     }
 
+    /// Returns the number of selected samples of an extent.
+    pub(crate) fn selected_of(&self, extent: Extent) -> u64 {
+        let ranks = self.ranks_of(extent);
+        ranks.end - ranks.start
+    }
+
     /// Returns the ranks of an extent's selected samples.
-    pub(crate) fn ranks_of(&self, extent: Extent) -> Range<u64> {
+    fn ranks_of(&self, extent: Extent) -> Range<u64> {
         let samples = extent.range();
         self.rank_of(extent.block, samples.start)..self.rank_of(extent.block, samples.end)
     }

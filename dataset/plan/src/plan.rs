@@ -415,6 +415,11 @@ impl Plan {
         self.facts.base.selected_in(block)
     }
 
+    /// Returns the number of selected samples of an extent.
+    pub(crate) fn selected_of(&self, extent: Extent) -> u64 {
+        self.facts.base.selected_of(extent)
+    }
+
     /// Returns the extent that is fetched for a selected sample of `block`.
     ///
     /// ```

@@ -2,6 +2,7 @@
 //!
 //! A filter is evaluated once, when it is applied, into one bit for each sample: what a plan needs.
 
+pub(crate) mod labels;
 mod scan;
 mod table;
 

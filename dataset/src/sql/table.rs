@@ -96,7 +96,7 @@ impl CatalogTable {
     }
 }
 
-fn metadata_runs(catalog: &Catalog) -> Vec<Run> {
+pub(super) fn metadata_runs(catalog: &Catalog) -> Vec<Run> {
     #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
     let blocks = catalog.blocks() as u32;
     let mut runs = Vec::new();

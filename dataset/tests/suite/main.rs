@@ -22,6 +22,7 @@ mod format_tars;
 mod identity;
 mod parquet_lists;
 mod plan_sets;
+mod quality;
 mod signed_urls;
 mod storage_bad_days;
 mod storage_contract;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -343,6 +344,47 @@ class Pipeline:
             ((2, 32, 32, 3), dtype('uint64'), 2)
         """
         return Loader(self, rank, world_size, **options)
+
+    def shuffle_quality(
+        self, world_size: int = 1, *, labels: str | None = None, epoch: int = 0
+    ) -> dict[str, Any]:
+        """Measures how well the order shuffles, compared with a full shuffle, and what an epoch reads.
+
+        Up to 64 steps of the real order are sampled, so this takes seconds for any number of samples. Only the labels
+        of sampled samples are read.
+
+        Args:
+            world_size: Ranks; default 1.
+            labels: A column of texts or integers. Default: ``label``, ``class``, ``labels`` or a column with class
+                names, if there is one; without one, nothing is stated about labels.
+            epoch: The epoch; default 0.
+
+        Returns:
+            ``order``, ``full_shuffle``, and ``half_window`` and ``twice_window`` (None without a window). Each has:
+
+            - ``global_batch`` and ``rank_batch``: ``labels`` (different labels in a batch), ``entropy_bits``, and
+              ``entropy_ratio`` to a full shuffle's batches of the same size. None without labels.
+            - ``same_shard_pairs``: the share of the pairs of samples in a global batch that come from one shard.
+            - ``displacement``: mean |position − rank in the catalog| ÷ samples; 1/3 for a full shuffle.
+            - ``reads``: ``rank_requests``, ``rank_bytes``, ``requests``, ``bytes`` of an epoch without caches, and
+              ``readers``, the mean number of ranks that read a block or a part of a piece.
+            - ``shuffle`` (in words), ``window``, ``window_bytes``, ``lanes``.
+
+            Also ``label_column``, ``sampled_steps``, ``labelled_steps``, ``global_batch``, ``epoch``, ``world_size``.
+            ``feedstock plan URI --summary --json`` prints the same.
+
+        Raises:
+            ConfigError: The column or a number is not valid, batches do not fit the data set, or a global batch has
+                more than 262,144 samples.
+
+        Example:
+            >>> quality = fs.Dataset(images).shuffle(seed=7).batch(global_batch_size=4).shuffle_quality(world_size=2)
+            >>> quality["sampled_steps"], quality["label_column"], quality["order"]["reads"]["readers"]
+            (2, 'label', 1.0)
+        """
+        world_size = whole("world_size", world_size, 1)
+        report = self._native.shuffle_quality(world_size, whole("epoch", epoch), labels)
+        return dict(json.loads(report))
 
     def spec(self) -> str:
         """Returns the recipe as JSON: which samples, ops and order.

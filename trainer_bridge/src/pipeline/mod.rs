@@ -2,6 +2,7 @@
 
 mod compiled;
 mod lengths;
+mod quality;
 
 use crate::batch_size::BatchSize;
 use crate::nulls::{NullSettings, Nulls};

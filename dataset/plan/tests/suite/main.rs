@@ -5,4 +5,5 @@
 mod bucket;
 mod mix;
 mod order;
+mod quality;
 mod rest;
