@@ -13,7 +13,7 @@
 
 mod support;
 
-use feedstock::order::{DataHashes, Lengths, PlanInput, StepShape, StepSize, Stop};
+use feedstock::order::{Access, DataHashes, Lengths, PlanInput, StepShape, StepSize, Stop};
 use feedstock::order::{Plan, Position};
 use feedstock::{Rank, Shuffle, Tail};
 use std::time::Instant;

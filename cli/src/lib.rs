@@ -65,7 +65,6 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "one value per process")]
 enum Command {
     Synth(synth::Command),
     Inspect(inspect::Command),

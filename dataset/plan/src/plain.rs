@@ -250,8 +250,8 @@ impl PlainOrder {
             Arrangement::Blocks(order) => {
                 let block = extent.block.0 as usize;
                 let start = order.starts[order.places[block] as usize];
-                let before = self.facts.selected_starts[block];
-                vec![start + (ranks.start - before)..start + (ranks.end - before)]
+                let place = |rank| start + (rank - self.facts.selected_starts[block]);
+                std::iter::once(place(ranks.start)..place(ranks.end)).collect()
             }
             Arrangement::Pieces(pieces) => pieces.places_of(ranks).collect(),
         }
