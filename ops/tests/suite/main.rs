@@ -48,6 +48,8 @@ mod limits;
 mod op_info;
 #[cfg(feature = "image")]
 mod partial_decode;
+#[cfg(feature = "image")]
+mod scaled_decode;
 #[cfg(all(feature = "image", feature = "datafusion"))]
 mod sql;
 #[cfg(feature = "text")]

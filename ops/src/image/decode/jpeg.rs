@@ -1,6 +1,6 @@
 //! JPEG: the region that is needed, bit for bit as in the whole image.
 //!
-//! Plain photos go to `baseline`, our own decoder; libjpeg-turbo (tj3 API) decodes every kind of JPEG. Given a cropping
+//! Plain photos go to `baseline`, our own decoder, at any scale; libjpeg-turbo (tj3 API) decodes every kind of JPEG. Given a cropping
 //! region it entropy-decodes the rows above, inverse-transforms only the columns and rows asked for, and stops after
 //! the last row: `jpeg_skip_scanlines` to the bottom ends the input pass without reading it. Chroma upsampling looks
 //! one sample to each side, so the region is widened by [`MARGIN`] pixels (its left edge then snaps to an iMCU);
@@ -73,12 +73,12 @@ pub(super) fn working_bytes(
     scope: Scope,
 ) -> u64 {
     let data = bytes.len() - header.data.min(bytes.len());
-    let own = if denominator == 1 { baseline::working_bytes(data, header, region) } else { None };
+    let shown = scaled_region(region, denominator).0;
+    let own = baseline::working_bytes(data, header, (shown, denominator));
     let is_closed = reaches_its_end(bytes, header.data);
     let Size { width, height } = header.size();
     let whole = Size { width: width.div_ceil(denominator), height: height.div_ceil(denominator) };
     let everything = scope == Scope::Most || !is_closed || !header.is_cut_by_turbo();
-    let shown = scaled_region(region, denominator).0;
     let size = match everything {
         true => whole,
         // The margins, and columns from an iMCU's edge on.
@@ -89,7 +89,7 @@ pub(super) fn working_bytes(
     };
     let pixels = u64::from(size.width) * u64::from(size.height);
     let out = match own {
-        Some(_) if !everything => region.size().rgb_bytes() as u64,
+        Some(_) if !everything => shown.size().rgb_bytes() as u64,
         _ => pixels * if header.component_count == 4 { 7 } else { 3 },
     };
     let copy = if is_closed { 0 } else { bytes.len() as u64 + 2 };
@@ -148,12 +148,12 @@ impl JpegDecoder {
         scope: Scope,
         out: &mut Buffer,
     ) -> Result<Pixels> {
-        if denominator == 1 && self.baseline.decode(bytes, header, region, out).is_ok() {
-            let view = Rect::of(region.size());
+        let (shown, window) = scaled_region(region, denominator);
+        if self.baseline.decode(bytes, header, (shown, denominator), out).is_ok() {
             return Ok(Pixels {
-                stride: region.width as usize,
-                view,
-                window: None,
+                stride: shown.width as usize,
+                view: Rect::of(shown.size()),
+                window: (denominator > 1).then_some(window),
                 warnings: Warnings::default(),
             });
         }

@@ -9,12 +9,12 @@ use super::places::Places;
 use crate::image::decode::jpeg_header::HuffmanSpec;
 
 /// Bits that one look-up sees. 2¹¹ entries of 4 bytes for coefficients and 2 bytes for skipping are 12 KiB a table.
-const WINDOW: u32 = 11;
-const ENTRIES: usize = 1 << WINDOW;
+pub(super) const WINDOW: u32 = 11;
+pub(super) const ENTRIES: usize = 1 << WINDOW;
 
 /// Look-ups that a full reader surely has the bits for. Whether a reader runs empty cannot be predicted, so it is filled
 /// up once for all of these instead of asked before each.
-const PER_REFILL: u32 = FULL / WINDOW;
+pub(super) const PER_REFILL: u32 = FULL / WINDOW;
 
 /// A coefficient entry: bits 0–5 bits consumed, bits 8–15 steps from the coefficient before, bits 16–31 its value.
 ///
@@ -24,7 +24,7 @@ const PER_REFILL: u32 = FULL / WINDOW;
 const END: u32 = 128;
 const LONG: u32 = 192;
 /// The last coefficient of a block.
-const LAST: usize = 63;
+pub(super) const LAST: usize = 63;
 /// Steps of the symbols of a window without an end, one (16 zeros) or several: none takes a block into the range of END.
 const MOST_STEPS: u32 = 63;
 const _: () = assert!(LAST - 1 + (MOST_STEPS as usize) < END as usize && MOST_STEPS >= 16);
@@ -37,6 +37,8 @@ pub(super) struct Table {
     entries: Box<[u32; ENTRIES]>,
     /// As entries without values, of as many symbols as the window holds. Only where there is enough to skip.
     skips: Option<Box<[u16; ENTRIES]>>,
+    /// How often it was made.
+    made: u64,
     /// First code of each length, left-aligned in 16 bits, and one past the last.
     first: [u32; 17],
     limit: [u32; 17],
@@ -44,7 +46,27 @@ pub(super) struct Table {
     index: [usize; 17],
 }
 
+/// The symbol at a window's begin: the bits of code and value, steps from the coefficient before, and its value.
+pub(super) struct Look {
+    pub(super) length: u32,
+    pub(super) steps: u32,
+    pub(super) value: i32,
+}
+
+impl Look {
+    /// The block's end.
+    pub(super) fn is_end(&self) -> bool {
+        self.steps == END
+    }
+
+    /// The window does not show all of it.
+    pub(super) fn is_long(&self) -> bool {
+        self.steps == LONG
+    }
+}
+
 /// The tables of one component.
+#[derive(Clone, Copy)]
 pub(super) struct Huffman<'a> {
     pub(super) dc: &'a Table,
     pub(super) ac: &'a Table,
@@ -78,6 +100,12 @@ impl Tables {
         Ok(())
     }
 
+    /// What the content of two tables is known by.
+    pub(super) fn key(&self, dc: u8, ac: u8) -> [u64; 4] {
+        let Huffman { dc: dc_table, ac: ac_table } = self.of(dc, ac);
+        [dc.into(), dc_table.made, ac.into(), ac_table.made]
+    }
+
     #[inline(always)]
     pub(super) fn of(&self, dc: u8, ac: u8) -> Huffman<'_> {
         match (&self.dc[usize::from(dc)], &self.ac[usize::from(ac)]) {
@@ -109,6 +137,7 @@ impl Table {
             symbols: Vec::new(),
             entries: Box::new([LONG << 8; ENTRIES]),
             skips: None,
+            made: 0,
             first: [0; 17],
             limit: [0; 17],
             index: [0; 17],
@@ -126,6 +155,7 @@ impl Table {
         self.symbols.clear();
         self.counts = *spec.counts;
         self.skips = None;
+        self.made += 1;
         let (mut code, mut index) = (0_u32, 0);
         for length in 1..=16_u32 {
             let count = u32::from(spec.counts[length as usize - 1]);
@@ -174,6 +204,12 @@ impl Table {
         }
     }
 
+    /// The symbol that a window begins with.
+    pub(super) fn look(&self, window: usize) -> Look {
+        let entry = self.entries[window];
+        Look { length: entry & 63, steps: entry >> 8 & 255, value: value(entry) }
+    }
+
     /// Sums up as many whole symbols as each window holds.
     fn skips(&self) -> Box<[u16; ENTRIES]> {
         let mut skips = Box::new([0; ENTRIES]);
@@ -195,13 +231,13 @@ impl Table {
         skips
     }
 
-    /// The symbol of any length that the next 16 bits start with, and its length. By value, so that the reader of the
-    /// hot loops stays in registers.
+    /// The symbol that the next 16 bits start with, where its code is longer than a window, and its length. By value, so that the
+    /// reader of the hot loops stays in registers.
     #[cold]
     #[inline(never)]
     fn symbol(&self, window: usize) -> Result<(u8, u32), Declined> {
         let window = u32::try_from(window).unwrap_or(u32::MAX);
-        for length in 1..=16_u32 {
+        for length in WINDOW + 1..=16 {
             let at = length as usize;
             if window < self.limit[at] && window >= self.first[at] {
                 let offset = ((window - self.first[at]) >> (16 - length)) as usize;
@@ -264,6 +300,19 @@ fn long(bits: &mut Bits<'_>, table: &Table, entry: u32) -> Result<(usize, i32), 
     let value = extend(bits.peek(size), size);
     bits.consume(size);
     Ok((usize::from(symbol >> 4) + 1, value))
+}
+
+/// The steps to and the value of the next AC coefficient; `None` at the block's end.
+#[inline(always)]
+pub(super) fn coefficient(bits: &mut Bits<'_>, table: &Table) -> Result<Option<(usize, i32)>, Declined> {
+    bits.refill();
+    let entry = table.entries[bits.peek(WINDOW)];
+    bits.consume(entry);
+    let (steps, value) = match steps(entry) {
+        steps if steps == LONG as usize => long(bits, table, entry)?,
+        steps => (steps, value(entry)),
+    };
+    Ok((steps != END as usize).then_some((steps, value)))
 }
 
 /// Decodes and dequantises a block's AC coefficients into natural order; true if there are none.

@@ -3,19 +3,68 @@
 //!
 //! Coefficients of an image keep far from the ends of 16 bits, damaged ones do not. There libjpeg-turbo's SIMD code,
 //! our reference, adds pairs modulo 2¹⁶ before it multiplies, and saturates what the columns give to 16 bits; so do
-//! both of ours.
+//! both of ours. `reduced` has the transforms to fewer samples.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod reduced;
 
-#[cfg(target_arch = "x86_64")]
-pub(super) use avx2::full as full_avx2;
+use reduced::{half, quarter};
 
 const CONST_BITS: i32 = 13;
 const PASS1_BITS: i32 = 2;
 /// What the passes over columns and rows shift out.
 const COLUMN_SHIFT: i32 = CONST_BITS - PASS1_BITS;
 const ROW_SHIFT: i32 = CONST_BITS + PASS1_BITS + 3;
+
+/// A way to compute the transforms.
+pub(super) trait Transform: Copy {
+    /// Transforms a dequantised block (natural order) into `SIDE` rows of as many samples, 8, 4 or 2, `stride` apart.
+    fn block<const SIDE: usize>(self, block: &[i16; 64], out: &mut [u8], stride: usize);
+}
+
+/// Plain Rust.
+#[derive(Clone, Copy)]
+pub(super) struct Plain;
+
+impl Transform for Plain {
+    fn block<const SIDE: usize>(self, block: &[i16; 64], out: &mut [u8], stride: usize) {
+        match SIDE {
+            8 => full(block, out, stride),
+            4 => half(block, out, stride),
+            _ => quarter(block, out, stride),
+        }
+    }
+}
+
+/// Proof that there is AVX2: where it is not known, none can be made.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(super) struct Lanes(());
+
+#[cfg(target_arch = "x86_64")]
+impl Lanes {
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) fn new() -> Self {
+        Self(())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Transform for Lanes {
+    #[inline(always)]
+    fn block<const SIDE: usize>(self, block: &[i16; 64], out: &mut [u8], stride: usize) {
+        // SAFETY: the feature is there, or this were not.
+        unsafe {
+            match SIDE {
+                8 => avx2::full(block, out, stride),
+                4 => reduced::half_avx2(block, out, stride),
+                _ => reduced::quarter_avx2(block, out, stride),
+            }
+        }
+    }
+}
 
 /// One dimension of the transform.
 fn pass<const SHIFT: i32>([i0, i1, i2, i3, i4, i5, i6, i7]: [i16; 8]) -> [i32; 8] {
@@ -55,8 +104,8 @@ fn sample(value: i32) -> u8 {
     value.saturating_add(128).clamp(0, 255) as u8
 }
 
-/// Transforms a dequantised block (natural order) into eight rows of `out`, `stride` apart.
-pub(super) fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
+/// Transforms a dequantised block into eight rows of `out`.
+fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let mut columns = [[0; 8]; 8];
     // The columns of a block that has only its first row are flat; libjpeg-turbo takes a short cut there that wraps.
     let flat = block[8..].iter().all(|coefficient| *coefficient == 0);
@@ -75,13 +124,19 @@ pub(super) fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
     }
 }
 
-/// The same for a block that has only its DC coefficient.
+/// The samples of a block that has only its DC coefficient.
 #[inline(always)]
-pub(super) fn flat(dc: i16, out: &mut [u8], stride: usize) {
+fn flat_sample(dc: i16) -> u8 {
     const BITS: i32 = PASS1_BITS + 3;
-    let value = sample((i32::from(dc << PASS1_BITS) + (1 << (BITS - 1))) >> BITS);
-    for y in 0..8 {
-        out[y * stride..y * stride + 8].fill(value);
+    sample((i32::from(dc << PASS1_BITS) + (1 << (BITS - 1))) >> BITS)
+}
+
+/// Writes a block that has only its DC coefficient, or of which only that counts, as `SIDE` rows of samples.
+#[inline(always)]
+pub(super) fn flat<const SIDE: usize>(dc: i16, out: &mut [u8], stride: usize) {
+    let value = if SIDE == 8 { flat_sample(dc) } else { reduced::flat(SIDE, dc) };
+    for y in 0..SIDE {
+        out[y * stride..y * stride + SIDE].copy_from_slice(&[value; SIDE]);
     }
 }
 
@@ -96,7 +151,7 @@ mod tests {
             block[0] = dc;
             let (mut a, mut b) = ([0; 64], [0; 64]);
             full(&block, &mut a, 8);
-            flat(dc, &mut b, 8);
+            flat::<8>(dc, &mut b, 8);
             assert_eq!(a, b);
         }
     }
@@ -119,7 +174,7 @@ mod tests {
             let (mut a, mut b) = ([0; 64], [0; 64]);
             full(&block, &mut a, 8);
             // SAFETY: the feature is there.
-            unsafe { full_avx2(&block, &mut b, 8) };
+            unsafe { avx2::full(&block, &mut b, 8) };
             assert_eq!(a, b);
         }
     }

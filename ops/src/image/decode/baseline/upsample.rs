@@ -53,9 +53,9 @@ impl<'a> Plane<'a> {
         let component = &frame.components[index];
         Self {
             samples: plane.bytes(),
-            stride: window.columns() * component.h * 8,
-            x: window.first_column * component.h * 8,
-            y: window.first_row * component.v * 8,
+            stride: window.columns() * component.h * component.side,
+            x: window.first_column * component.h * component.side,
+            y: window.first_row * component.v * component.side,
             width: component.width,
             height: component.height,
         }
@@ -130,12 +130,16 @@ fn convert_with(
 ) {
     let (x, width) = (region.x as usize, region.width as usize);
     let [luma, cb, cr] = [0, 1, 2].map(|index| Plane::new(frame, window, index, &planes[index]));
-    let of_two_rows = frame.v_max == 2;
+    let of_two_rows = frame.chroma.1 == 2;
     for (y, out) in (region.y as usize..).zip(out.chunks_exact_mut(width * 3)) {
         let luma = luma.row(y, x, width);
         let row = if frame.count == 1 {
             Row::Grey { luma }
-        } else if frame.h_max == 1 {
+        } else if !frame.interpolates && frame.chroma != (1, 1) {
+            let cb = repeated(&cb, (x, y, width), frame.chroma, cb_row);
+            let cr = repeated(&cr, (x, y, width), frame.chroma, cr_row);
+            Row::Full { luma, cb, cr }
+        } else if frame.chroma.0 == 1 {
             let cb = full(&cb, (x, y, width), of_two_rows, cb_row);
             let cr = full(&cr, (x, y, width), of_two_rows, cr_row);
             Row::Full { luma, cb, cr }
@@ -165,6 +169,27 @@ fn full<'a>(
     out.resize(width.max(out.len()), 0);
     for ((out, near), far) in out.iter_mut().zip(plane.row(near, x, width)).zip(plane.row(far, x, width)) {
         *out = low((u16::from(*near) * 3 + u16::from(*far) + bias) >> 2);
+    }
+    &out[..width]
+}
+
+/// The chroma samples of pixels `x` … `x + width` of row `y`, each repeated for its `pixels` across and down.
+#[inline(always)]
+fn repeated<'a>(
+    plane: &Plane<'a>,
+    (x, y, width): (usize, usize, usize),
+    pixels: (usize, usize),
+    row: &'a mut ChromaRow,
+) -> &'a [u8] {
+    let first = x / pixels.0;
+    let samples = plane.row(y / pixels.1, first, (x + width - 1) / pixels.0 - first + 1);
+    if pixels.0 == 1 {
+        return samples;
+    }
+    let out = &mut row.samples;
+    out.resize(width.max(out.len()), 0);
+    for (at, out) in (x..).zip(&mut out[..width]) {
+        *out = samples[at / pixels.0 - first];
     }
     &out[..width]
 }
@@ -222,8 +247,8 @@ mod tests {
         Frame {
             components: [component(h_max, v_max), component(1, 1), component(1, 1)],
             count,
-            h_max,
-            v_max,
+            chroma: (h_max, v_max),
+            interpolates: true,
             mcus_across: width.div_ceil(8 * h_max),
             mcus_down: height.div_ceil(8 * v_max),
         }

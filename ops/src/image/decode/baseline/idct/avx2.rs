@@ -18,8 +18,15 @@ type Pairs = [__m256i; 4];
 /// Factors for the two values of each interleaved pair.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn factors(first: i16, second: i16) -> __m256i {
+pub(super) fn factors(first: i16, second: i16) -> __m256i {
     _mm256_unpacklo_epi16(_mm256_set1_epi16(first), _mm256_set1_epi16(second))
+}
+
+/// Two rows, as they are stored, as a pair.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn pair(two: __m256i) -> __m256i {
+    _mm256_permute4x64_epi64::<0b11_01_10_00>(two)
 }
 
 /// One dimension of the transform, as in [`super::pass`].
@@ -101,7 +108,7 @@ fn flat_columns(row: __m128i) -> Pairs {
 /// [`super::full`] in lanes.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(in super::super) fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
+pub(super) fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let (rows, _) = block.as_chunks::<16>();
     // SAFETY: 32 bytes are read from an array of 16 i16.
     let load = |two: &[i16; 16]| unsafe { _mm256_loadu_si256(two.as_ptr().cast()) };
@@ -114,7 +121,6 @@ pub(in super::super) fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let columns = if _mm_testz_si128(rest, rest) == 1 {
         flat_columns(_mm256_castsi256_si128(r01))
     } else {
-        let pair = |two| _mm256_permute4x64_epi64::<0b11_01_10_00>(two);
         transpose(pass::<COLUMN_SHIFT>([pair(r01), pair(r23), pair(r45), pair(r67)]))
     };
     store(pass::<ROW_SHIFT>(columns), out, stride);
