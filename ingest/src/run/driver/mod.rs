@@ -321,7 +321,8 @@ impl<D: Destination> Driver<D> {
             Ok(block) => {
                 let shared = &self.context.shared;
                 shared.fetched.fetch_add(1, Ordering::Relaxed);
-                shared.fetched_bytes.fetch_add(block.rows.get_array_memory_size() as u64, Ordering::Relaxed);
+                let bytes = self.context.catalog.extent_memory_bytes(extent); // columns share the catalog's tables
+                shared.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
                 self.loaded.insert(extent, block.clone());
                 for active in self.active.values_mut() {
                     for row in active.waiting.remove(&extent).unwrap_or_default() {
