@@ -5,6 +5,7 @@ use feedstock::BatchSize;
 use feedstock::storage::{Secret, StorageOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// Returns the error for a rank that the world does not have.
@@ -55,7 +56,7 @@ pub(crate) fn storage(settings: &Bound<'_, PyDict>) -> PyResult<StorageOptions> 
             "stall_timeout" => options.stall_timeout = seconds(&value, &key)?,
             "hedge" => options.hedge = value.extract()?,
             "max_concurrency" => options.max_concurrency = value.extract()?,
-            "readers" => options.readers = Some(value.extract()?),
+            "readers" => options.readers = Some(at_least_one(&value, &key)?),
             "endpoint" | "region" => options = options.with(format!("aws_{key}"), setting(&value)?),
             _ => options = options.with(key, setting(&value)?),
         }
@@ -69,6 +70,11 @@ fn setting(value: &Bound<'_, PyAny>) -> PyResult<Secret> {
         Err(_) => value.str()?.to_string(),
     };
     Ok(Secret::new(text))
+}
+
+fn at_least_one(value: &Bound<'_, PyAny>, name: &str) -> PyResult<NonZeroUsize> {
+    let found: Option<NonZeroUsize> = value.extract().ok();
+    found.ok_or_else(|| config(value.py(), format!("{name} must be an integer >= 1; got {value}")))
 }
 
 fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Duration> {

@@ -221,8 +221,9 @@ def test_storage_settings_have_their_types(imagenet):
     assert len(fs.Dataset(imagenet, storage={"hedge": False, "readers": 64})) == 200
     with pytest.raises(TypeError):
         fs.Dataset(imagenet, storage={"hedge": "no"})
-    with pytest.raises(ValueError):
-        fs.Dataset(imagenet, storage={"readers": 0})
+    for wrong in (0, "many"):
+        with pytest.raises(fs.ConfigError, match="readers must be an integer >= 1; got"):
+            fs.Dataset(imagenet, storage={"readers": wrong})
 
 
 @pytest.mark.skipif(

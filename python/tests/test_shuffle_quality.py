@@ -16,7 +16,7 @@ def test_figures_of_a_window_and_of_a_full_shuffle(imagenet: Path) -> None:
     assert quality["twice_window"]["window"] == 100
     for order in ("order", "full_shuffle", "half_window", "twice_window"):
         labels = quality[order]["global_batch"]
-        assert 0 < labels["entropy_bits"] <= math.log2(20)
+        assert 0 < labels["entropy_bits"] <= math.log2(20) + 1e-9
         assert 1 <= labels["labels"] <= 20
     assert quality["full_shuffle"]["global_batch"]["entropy_ratio"] == 1.0
     assert quality["full_shuffle"]["displacement"] == pytest.approx(1 / 3, abs=0.05)

@@ -137,14 +137,14 @@ class Pipeline:
         - tars on object storage: pieces of about 256 KiB, then samples inside windows of 256 MiB;
         - Parquet and Arrow IPC: blocks, then samples inside windows of 512 MiB.
 
-        With ``window``, it is blocks for all of them, unless ``piece`` is set. A loaded state keeps the order that it was
-        saved with.
+        With ``window``, it is blocks for all of them, unless ``piece`` is set. A loaded state keeps the order that it
+        was saved with.
 
         Args:
             seed: At least 0; default 0. Also seeds the ops' random numbers, unless ``seed()`` sets another seed.
             window: Samples in a window, over all ranks; default: by ``shuffle_bytes``.
-            shuffle_bytes: Encoded bytes of the samples in a window, over all ranks; default 256 MiB for pieces, 512 MiB for
-                blocks. Larger windows mix better and take more memory.
+            shuffle_bytes: Encoded bytes of the samples in a window, over all ranks; default 256 MiB for pieces, 512 MiB
+                for blocks. Larger windows mix better and take more memory.
             piece: Consecutive samples that stay together until they are shuffled inside a window, at least 1. Smaller
                 pieces mix better and take more requests.
             lanes: Strands of the order that ranks divide among themselves; default: up to 64. For large jobs, set a

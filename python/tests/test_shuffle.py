@@ -1,0 +1,53 @@
+"""`Pipeline.shuffle`: what is permuted by default, its options, and states of other orders."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import feedstock as fs
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for sample in range(60):
+        path = tmp_path / f"class{sample % 3}" / f"{sample:02}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), sample, np.uint8)).save(path)
+    return tmp_path
+
+
+def order(pipeline: fs.Pipeline) -> str:
+    return str(pipeline.batch(global_batch_size=10).shuffle_quality()["order"]["shuffle"])
+
+
+def test_the_layout_decides_what_is_permuted(folder: Path, imagenet: Path) -> None:
+    files, parquet = fs.Dataset(folder), fs.Dataset(imagenet)
+    assert order(files.shuffle(seed=7)).startswith("a full shuffle")
+    assert "in blocks" in order(parquet.shuffle(seed=7))
+    assert "windows of 20 samples in blocks" in order(files.shuffle(seed=7, window=20))
+    assert "windows of 20 samples in pieces of 4" in order(files.shuffle(seed=7, window=20, piece=4))
+    assert "in pieces of 3" in order(parquet.shuffle(seed=7, piece=3, shuffle_bytes=1 << 20))
+    assert order(parquet.shuffle(seed=7, full=True)).startswith("a full shuffle")
+
+
+def test_options_are_checked(folder: Path) -> None:
+    for wrong in ({"piece": 0}, {"shuffle_bytes": 0}, {"piece": "many"}):
+        with pytest.raises(fs.ConfigError, match="must be an integer >= 1"):
+            fs.Dataset(folder).shuffle(seed=7, **wrong)
+
+
+def test_a_saved_order_is_kept(folder: Path) -> None:
+    def loader(**options: int) -> fs.Loader:
+        pipeline = fs.Dataset(folder).columns(["path"]).shuffle(seed=7, **options).batch(10)
+        return pipeline.epochs(2).loader()
+
+    saved = loader(window=20)  # as an earlier release shuffled
+    taken = [batch.sample_ids.tolist() for _, batch in zip(range(2), saved, strict=False)]
+    state = saved.state_dict()
+    rest = [batch.sample_ids.tolist() for batch in saved]
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert [batch.sample_ids.tolist() for batch in resumed] == rest
+    assert sorted(sample for batch in taken + rest for sample in batch) == list(range(60))
