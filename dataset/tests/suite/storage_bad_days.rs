@@ -1,24 +1,16 @@
 //! Faults of a store while reads are hedged: no read waits for a lost request, and none returns other bytes.
 
-use crate::storage_support::{S3, data, options, storage};
+use crate::storage_support::{Case, data, options, storage};
 use bytes::Bytes;
-use feedstock_dataset::{ErrorKind, ObjectRef, Storage, StorageOptions, StorageStats};
+use feedstock_dataset::{ErrorKind, StorageOptions, StorageStats};
 use feedstock_testkit::{Fault, Profile, Rule, StaticServer};
 use futures::{StreamExt, TryStreamExt};
 use std::time::{Duration, Instant};
 
-const LEN: usize = 300_000;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Until a store's latencies are known, an answer is late after a second.
 const LATE: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(1_900);
-
-struct Case {
-    s3: S3,
-    storage: Storage,
-    object: ObjectRef,
-    bytes: Bytes,
-}
 
 /// The default time limits, with a second request for late reads.
 fn hedged() -> StorageOptions {
@@ -32,18 +24,8 @@ fn hedged() -> StorageOptions {
 }
 
 impl Case {
-    async fn new(options: StorageOptions) -> Self {
-        let s3 = S3::start();
-        let bytes = data(LEN, 7);
-        s3.put("folder/x", &bytes);
-        let storage = s3.storage(options);
-        let object = storage.head("s3://bucket/folder/x").await.unwrap();
-        s3.proxy.forget();
-        Self { s3, storage, object, bytes }
-    }
-
     /// Reads a range. Returns how long it took, and what the storage has done since its opening.
-    async fn read(&self) -> (Duration, StorageStats) {
+    async fn timed_read(&self) -> (Duration, StorageStats) {
         let began = Instant::now();
         let read = self.storage.read(&self.object, 1000..201_000).await.unwrap();
         assert_eq!(read, self.bytes.slice(1000..201_000));
@@ -54,7 +36,7 @@ impl Case {
 /// Permits are never free at the moment when the answer is late.
 #[tokio::test]
 async fn a_request_that_is_lost_in_a_saturated_pipeline_costs_little() {
-    let case = Case::new(StorageOptions { max_concurrency: 4, ..hedged() }).await;
+    let case = Case::with(StorageOptions { max_concurrency: 4, ..hedged() }).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallBeforeHead(MINUTE)));
     case.s3.proxy.inject(Rule::always(Fault::Latency(Duration::from_millis(20))));
     let began = Instant::now();
@@ -73,7 +55,7 @@ async fn a_request_that_is_lost_in_a_saturated_pipeline_costs_little() {
 
 #[tokio::test]
 async fn a_hedge_that_finds_another_version_ends_the_read_at_once() {
-    let case = Case::new(hedged()).await;
+    let case = Case::with(hedged()).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallBeforeHead(MINUTE)));
     case.s3.proxy.inject(Rule::always(Fault::Status(412)));
     let began = Instant::now();
@@ -86,7 +68,7 @@ async fn a_hedge_that_finds_another_version_ends_the_read_at_once() {
 /// The store ignores `If-Match`, and the ETag in the answer to the hedge is another one.
 #[tokio::test]
 async fn a_hedge_with_another_etag_is_refused() {
-    let case = Case::new(hedged()).await;
+    let case = Case::with(hedged()).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallBeforeHead(MINUTE)));
     case.s3.proxy.inject(Rule::always(Fault::OtherEtag("another".into())));
     let began = Instant::now();
@@ -98,20 +80,20 @@ async fn a_hedge_with_another_etag_is_refused() {
 
 #[tokio::test]
 async fn a_hedge_wins_after_the_first_request_has_failed() {
-    let case = Case::new(hedged()).await;
+    let case = Case::with(hedged()).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StatusAfter(500, LATE + Duration::from_millis(300))));
     case.s3.proxy.inject(Rule::times(1, Fault::Latency(Duration::from_millis(600))));
-    let (_, stats) = case.read().await;
+    let (_, stats) = case.timed_read().await;
     assert_eq!((stats.hedges, stats.retries, case.s3.proxy.log().len()), (1, 0, 2), "{stats:?}");
 }
 
 /// 503 to a hedge lowers the limit, although the first request succeeds.
 #[tokio::test]
 async fn a_throttled_hedge_is_counted() {
-    let case = Case::new(hedged()).await;
+    let case = Case::with(hedged()).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallBeforeHead(LATE + Duration::from_millis(400))));
     case.s3.proxy.inject(Rule::times(1, Fault::Status(503)));
-    let (_, stats) = case.read().await;
+    let (_, stats) = case.timed_read().await;
     assert_eq!((stats.hedges, stats.throttled, stats.retries), (1, 1, 0), "{stats:?}");
     assert_eq!(stats.concurrency_limit, hedged().max_concurrency / 2);
 }
@@ -119,9 +101,9 @@ async fn a_throttled_hedge_is_counted() {
 /// The body stalls, not the head: the rest is requested from where it ended.
 #[tokio::test]
 async fn half_a_body_and_a_stall_are_resumed() {
-    let case = Case::new(StorageOptions { stall_timeout: 2 * LATE, ..hedged() }).await;
+    let case = Case::with(StorageOptions { stall_timeout: 2 * LATE, ..hedged() }).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StallMidBody(100_000, MINUTE)));
-    let (took, stats) = case.read().await;
+    let (took, stats) = case.timed_read().await;
     assert!(took < Duration::from_secs(8), "{took:?}");
     assert_eq!((stats.hedges, stats.retries, stats.read_bytes), (0, 1, 200_000), "{stats:?}");
     let ranges: Vec<_> = case.s3.proxy.log().into_iter().map(|exchange| exchange.range.unwrap()).collect();
@@ -130,9 +112,9 @@ async fn half_a_body_and_a_stall_are_resumed() {
 
 #[tokio::test]
 async fn a_retry_after_beyond_the_deadline_is_obeyed_as_far_as_it_allows() {
-    let case = Case::new(StorageOptions { deadline: 4 * LATE, ..hedged() }).await;
+    let case = Case::with(StorageOptions { deadline: 4 * LATE, ..hedged() }).await;
     case.s3.proxy.inject(Rule::times(1, Fault::StatusRetryAfter(503, 3600)));
-    let (took, stats) = case.read().await;
+    let (took, stats) = case.timed_read().await;
     assert!((LATE..3 * LATE).contains(&took), "{took:?}");
     assert_eq!((stats.retries, stats.throttled), (1, 1), "{stats:?}");
     case.s3.proxy.inject(Rule::always(Fault::StatusRetryAfter(503, 3600)));

@@ -80,7 +80,10 @@ impl LabelMix {
         let (mut bits, mut labels, mut number) = (0.0, 0.0, 0.0);
         for mut codes in batches {
             let rows = codes.len() as f64;
-            for n in counts(&mut codes) {
+            // Sorted, so that the sum is the same whichever codes name the same groups.
+            let mut groups: Vec<f64> = counts(&mut codes).collect();
+            groups.sort_unstable_by(f64::total_cmp);
+            for n in groups {
                 bits -= n / rows * (n / rows).log2();
                 labels += 1.0;
             }

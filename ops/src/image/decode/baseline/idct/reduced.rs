@@ -4,19 +4,11 @@
 //! 4×4 needs no coefficient of row or column 4, 2×2 only those of 0 and of odd numbers, 1×1 only the DC coefficient. Beyond
 //! the usual range the sums wrap and saturate as in libjpeg-turbo's SIMD code, which is different for each size.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use avx2::{half as half_avx2, quarter as quarter_avx2};
-
-use super::{CONST_BITS, PASS1_BITS, flat_sample, sample, word};
-
-/// What the passes over columns and rows shift out: bits of the averages, too.
-const HALF_COLUMN_SHIFT: i32 = CONST_BITS - PASS1_BITS + 1;
-const HALF_ROW_SHIFT: i32 = CONST_BITS + PASS1_BITS + 3 + 1;
-const QUARTER_COLUMN_SHIFT: i32 = CONST_BITS - PASS1_BITS + 2;
-const QUARTER_ROW_SHIFT: i32 = CONST_BITS + PASS1_BITS + 3 + 2;
+use super::arithmetic::{
+    CONST_BITS, HALF_COLUMN_SHIFT, HALF_ROW_SHIFT, PASS1_BITS, QUARTER_COLUMN_SHIFT, QUARTER_ROW_SHIFT,
+    sample, word,
+};
+use super::full;
 
 fn mul(a: i16, b: i32) -> i32 {
     i32::from(a) * b
@@ -95,7 +87,7 @@ pub(super) fn flat(side: usize, dc: i16) -> u8 {
             sample(((i32::from(dc) + 4) >> 3) << UNUSED >> UNUSED)
         }
         2 => sample(down::<QUARTER_ROW_SHIFT>(i32::from(dc) << (PASS1_BITS + CONST_BITS + 2))),
-        _ => flat_sample(dc),
+        _ => full::flat(dc),
     }
 }
 
@@ -126,7 +118,7 @@ mod tests {
                     i16::try_from(generator.below(2 * largest)).unwrap() - i16::try_from(largest).unwrap();
             }
             let mut full = [0; 64];
-            super::super::full(&block, &mut full, 8);
+            full::full(&block, &mut full, 8);
             let (mut four, mut two) = ([0; 16], [0; 4]);
             half(&block, &mut four, 4);
             quarter(&block, &mut two, 2);
@@ -143,41 +135,6 @@ mod tests {
                     assert!((mean - f64::from(*value)).abs() <= 1.5, "{side}: {value} {mean}");
                 }
             }
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn lanes_give_the_bits_of_plain_rust() {
-        if !is_x86_feature_detected!("avx2") {
-            return;
-        }
-        let mut generator = crate::SampleSeed::new(4, 0, 0).op(0);
-        for round in 0..12_000_usize {
-            // Small and full range; all, or the first row and column, the first row, or the first row and the unused one.
-            let range = if round % 2 == 0 { 200 } else { 65_536 };
-            let mut block: [i16; 64] = std::array::from_fn(|_| {
-                i16::try_from(i64::from(generator.below(range)) - i64::from(range / 2)).unwrap()
-            });
-            match round / 2 % 4 {
-                0 => {}
-                1 => block[32..].fill(0),
-                2 => block[8..].fill(0),
-                _ => {
-                    block[8..32].fill(0);
-                    block[40..].fill(0);
-                }
-            }
-            let (mut a, mut b) = ([0; 16], [0; 16]);
-            half(&block, &mut a, 4);
-            // SAFETY: the feature is there.
-            unsafe { half_avx2(&block, &mut b, 4) };
-            assert_eq!(a, b);
-            let (mut a, mut b) = ([0; 4], [0; 4]);
-            quarter(&block, &mut a, 2);
-            // SAFETY: the feature is there.
-            unsafe { quarter_avx2(&block, &mut b, 2) };
-            assert_eq!(a, b);
         }
     }
 }

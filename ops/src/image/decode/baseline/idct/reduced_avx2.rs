@@ -1,10 +1,11 @@
-//! [`super::half`] and [`super::quarter`] on AVX2, with pairs of rows as in the transform to 8×8.
+//! The transforms to 4×4 and 2×2 samples on AVX2, with pairs of rows as in the transform to 8×8.
 
 use std::arch::x86_64::*;
 
-use super::super::avx2::{factors, pair};
-use super::super::{CONST_BITS, PASS1_BITS};
-use super::{HALF_COLUMN_SHIFT, HALF_ROW_SHIFT, QUARTER_COLUMN_SHIFT, QUARTER_ROW_SHIFT};
+use super::arithmetic::{
+    CONST_BITS, HALF_COLUMN_SHIFT, HALF_ROW_SHIFT, PASS1_BITS, QUARTER_COLUMN_SHIFT, QUARTER_ROW_SHIFT,
+};
+use super::pairs::{factors, pair};
 
 /// What the transform of one dimension multiplies: coefficient 0 in the upper half of 32 bits, and pairs 2 6, 7 1 and 5 3.
 type Factors = [__m256i; 4];
@@ -15,7 +16,7 @@ fn rounding(shift: i32) -> __m256i {
     _mm256_set1_epi32(1 << (shift - 1))
 }
 
-/// One dimension of the transform to four samples, as in [`super::four`].
+/// One dimension of the transform to four samples.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn four<const SHIFT: i32>([i0, i26, i71, i53]: Factors) -> [__m256i; 4] {
@@ -43,10 +44,10 @@ fn load(block: &[i16; 64]) -> [__m256i; 4] {
     [load(&rows[0]), load(&rows[1]), load(&rows[2]), load(&rows[3])]
 }
 
-/// [`super::half`] in lanes.
+/// The transform to 4×4 samples.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(in super::super) fn half(block: &[i16; 64], out: &mut [u8], stride: usize) {
+pub(super) fn half(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let [r01, r23, r45, r67] = load(block);
     let zero = _mm256_setzero_si256();
     // Rows 1 and 5 are in upper halves, row 4, which does not count, is in a lower one.
@@ -98,10 +99,10 @@ pub(in super::super) fn half(block: &[i16; 64], out: &mut [u8], stride: usize) {
     }
 }
 
-/// [`super::quarter`] in lanes.
+/// The transform to 2×2 samples.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub(in super::super) fn quarter(block: &[i16; 64], out: &mut [u8], stride: usize) {
+pub(super) fn quarter(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let [p01, p23, p45, p67] = load(block).map(|two| pair(two));
     let even = _mm256_unpacklo_epi16(_mm256_setzero_si256(), p01);
     let even =
@@ -130,4 +131,44 @@ pub(in super::super) fn quarter(block: &[i16; 64], out: &mut [u8], stride: usize
     let [a, b, c, d] = _mm_cvtsi128_si32(bytes).to_le_bytes();
     out[..2].copy_from_slice(&[a, b]);
     out[stride..stride + 2].copy_from_slice(&[c, d]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reduced;
+    use super::*;
+
+    #[test]
+    fn lanes_give_the_bits_of_plain_rust() {
+        if !is_x86_feature_detected!("avx2") {
+            return;
+        }
+        let mut generator = crate::SampleSeed::new(4, 0, 0).op(0);
+        for round in 0..12_000_usize {
+            // Small and full range; all, or the first row and column, the first row, or the first row and the unused one.
+            let range = if round % 2 == 0 { 200 } else { 65_536 };
+            let mut block: [i16; 64] = std::array::from_fn(|_| {
+                i16::try_from(i64::from(generator.below(range)) - i64::from(range / 2)).unwrap()
+            });
+            match round / 2 % 4 {
+                0 => {}
+                1 => block[32..].fill(0),
+                2 => block[8..].fill(0),
+                _ => {
+                    block[8..32].fill(0);
+                    block[40..].fill(0);
+                }
+            }
+            let (mut a, mut b) = ([0; 16], [0; 16]);
+            reduced::half(&block, &mut a, 4);
+            // SAFETY: the feature is there.
+            unsafe { half(&block, &mut b, 4) };
+            assert_eq!(a, b);
+            let (mut a, mut b) = ([0; 4], [0; 4]);
+            reduced::quarter(&block, &mut a, 2);
+            // SAFETY: the feature is there.
+            unsafe { quarter(&block, &mut b, 2) };
+            assert_eq!(a, b);
+        }
+    }
 }

@@ -1,8 +1,5 @@
-//! [`super::full`] on AVX2: products of 16 bits, two added at a time (`pmaddwd`), instead of products of 32 bits, which
-//! take longer on most processors.
-//!
-//! A *pair* is two rows of eight coefficients, the first halves of both in the low lane and the second in the high:
-//! interleaving two pairs then gives, for each of the eight columns, the two factors that `pmaddwd` wants.
+//! The transform to 8×8 samples on AVX2: products of 16 bits, two added at a time (`pmaddwd`), instead of products of
+//! 32 bits, which take longer on most processors.
 //!
 //! ```text
 //! pairs 01 23 45 67 ─ columns ─▶ eight rows of i32 ─ pack, transpose ─▶ pairs ─ rows ─▶ eight columns ─▶ bytes
@@ -10,26 +7,13 @@
 
 use std::arch::x86_64::*;
 
-use super::{COLUMN_SHIFT, CONST_BITS, PASS1_BITS, ROW_SHIFT};
+use super::arithmetic::{COLUMN_SHIFT, CONST_BITS, PASS1_BITS, ROW_SHIFT};
+use super::pairs::{factors, pair};
 
 /// Rows (or columns) 0 and 1, 2 and 3, 4 and 5, 6 and 7.
 type Pairs = [__m256i; 4];
 
-/// Factors for the two values of each interleaved pair.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn factors(first: i16, second: i16) -> __m256i {
-    _mm256_unpacklo_epi16(_mm256_set1_epi16(first), _mm256_set1_epi16(second))
-}
-
-/// Two rows, as they are stored, as a pair.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn pair(two: __m256i) -> __m256i {
-    _mm256_permute4x64_epi64::<0b11_01_10_00>(two)
-}
-
-/// One dimension of the transform, as in [`super::pass`].
+/// One dimension of the transform.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn pass<const SHIFT: i32>([p01, p23, p45, p67]: Pairs) -> [__m256i; 8] {
@@ -105,7 +89,7 @@ fn flat_columns(row: __m128i) -> Pairs {
     ]
 }
 
-/// [`super::full`] in lanes.
+/// The transform to 8×8 samples.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
@@ -147,5 +131,33 @@ fn store(c: [__m256i; 8], out: &mut [u8], stride: usize) {
         let (first, second) = (_mm_cvtsi128_si64(rows), _mm_extract_epi64::<1>(rows));
         out[start..start + 8].copy_from_slice(&first.to_le_bytes());
         out[start + stride..start + stride + 8].copy_from_slice(&second.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::full::full as plain;
+    use super::*;
+
+    #[test]
+    fn lanes_give_the_bits_of_plain_rust() {
+        if !is_x86_feature_detected!("avx2") {
+            return;
+        }
+        let mut generator = crate::SampleSeed::new(1, 0, 0).op(0);
+        for round in 0..8000_usize {
+            // Small and full range; all, or the first row and column, or the first row alone.
+            let range = if round % 2 == 0 { 200 } else { 65_536 };
+            let last = [64, 32, 8][round / 2 % 3];
+            let mut block: [i16; 64] = std::array::from_fn(|_| {
+                i16::try_from(i64::from(generator.below(range)) - i64::from(range / 2)).unwrap()
+            });
+            block[last..].fill(0);
+            let (mut a, mut b) = ([0; 64], [0; 64]);
+            plain(&block, &mut a, 8);
+            // SAFETY: the feature is there.
+            unsafe { full(&block, &mut b, 8) };
+            assert_eq!(a, b);
+        }
     }
 }

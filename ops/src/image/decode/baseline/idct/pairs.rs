@@ -1,0 +1,20 @@
+//! How both transforms on AVX2 hold rows, so that one instruction multiplies two of them (`pmaddwd`).
+//!
+//! A *pair* is two rows of eight coefficients, the first halves of both in the low lane and the second in the high:
+//! interleaving two pairs then gives, for each of the eight columns, the two factors that `pmaddwd` wants.
+
+use std::arch::x86_64::*;
+
+/// Factors for the two values of each interleaved pair.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn factors(first: i16, second: i16) -> __m256i {
+    _mm256_unpacklo_epi16(_mm256_set1_epi16(first), _mm256_set1_epi16(second))
+}
+
+/// Two rows, as they are stored, as a pair.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn pair(two: __m256i) -> __m256i {
+    _mm256_permute4x64_epi64::<0b11_01_10_00>(two)
+}
