@@ -34,7 +34,7 @@ def test_without_a_shuffle_there_is_no_window(imagenet: Path) -> None:
 
 
 def test_buckets_and_other_columns_of_labels(common_voice: Path) -> None:
-    clips = fs.Dataset(common_voice)
+    clips = fs.Dataset(common_voice, split="train")
     pipeline = clips.shuffle(seed=7).bucket_by("duration").batch(global_total=60.0)
     assert pipeline.shuffle_quality()["label_column"] is None
     quality = pipeline.shuffle_quality(labels="client_id")

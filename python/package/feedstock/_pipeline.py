@@ -380,7 +380,7 @@ class Pipeline:
         Example:
             >>> quality = fs.Dataset(images).shuffle(seed=7).batch(global_batch_size=4).shuffle_quality(world_size=2)
             >>> quality["sampled_steps"], quality["label_column"], quality["order"]["reads"]["readers"]
-            (2, 'label', 1.0)
+            (2, 'label', 2.0)
         """
         world_size = whole("world_size", world_size, 1)
         report = self._native.shuffle_quality(world_size, whole("epoch", epoch), labels)
