@@ -2,7 +2,7 @@
 
 use crate::storage_support::{Case, data, options, storage};
 use bytes::Bytes;
-use feedstock_dataset::{ErrorKind, StorageOptions, StorageStats};
+use feedstock_dataset::{ErrorKind, StorageOptions};
 use feedstock_testkit::{Fault, Profile, Rule, StaticServer};
 use futures::{StreamExt, TryStreamExt};
 use std::time::{Duration, Instant};
@@ -20,16 +20,6 @@ fn hedged() -> StorageOptions {
         deadline: defaults.deadline,
         stall_timeout: defaults.stall_timeout,
         ..options()
-    }
-}
-
-impl Case {
-    /// Reads a range. Returns how long it took, and what the storage has done since its opening.
-    async fn timed_read(&self) -> (Duration, StorageStats) {
-        let began = Instant::now();
-        let read = self.storage.read(&self.object, 1000..201_000).await.unwrap();
-        assert_eq!(read, self.bytes.slice(1000..201_000));
-        (began.elapsed(), self.storage.stats())
     }
 }
 

@@ -1,9 +1,9 @@
 //! Helpers of the storage tests.
 
 use bytes::Bytes;
-use feedstock_dataset::{IoRuntime, ObjectRef, Secret, Storage, StorageOptions};
+use feedstock_dataset::{IoRuntime, ObjectRef, Secret, Storage, StorageOptions, StorageStats};
 use feedstock_testkit::{FaultProxy, S3Server};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Returns options with deadlines that are short enough for tests and long enough for a busy machine. Reads are not hedged, so that
@@ -88,5 +88,13 @@ impl Case {
         let object = storage.head("s3://bucket/folder/x").await.unwrap();
         s3.proxy.forget();
         Self { s3, storage, object, bytes }
+    }
+
+    /// Reads a range. Returns how long it took, and what the storage has done since its opening.
+    pub(crate) async fn timed_read(&self) -> (Duration, StorageStats) {
+        let began = Instant::now();
+        let read = self.storage.read(&self.object, 1000..201_000).await.unwrap();
+        assert_eq!(read, self.bytes.slice(1000..201_000));
+        (began.elapsed(), self.storage.stats())
     }
 }

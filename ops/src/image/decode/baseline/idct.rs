@@ -14,6 +14,8 @@ mod pairs;
 mod reduced;
 #[cfg(target_arch = "x86_64")]
 mod reduced_avx2;
+#[cfg(test)]
+mod tests;
 
 /// A way to compute the transforms.
 pub(super) trait Transform: Copy {

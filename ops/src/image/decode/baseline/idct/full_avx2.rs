@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::arithmetic::{COLUMN_SHIFT, CONST_BITS, PASS1_BITS, ROW_SHIFT};
-use super::pairs::{factors, pair};
+use super::pairs::{factors, load, pair};
 
 /// Rows (or columns) 0 and 1, 2 and 3, 4 and 5, 6 and 7.
 type Pairs = [__m256i; 4];
@@ -93,10 +93,7 @@ fn flat_columns(row: __m128i) -> Pairs {
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn full(block: &[i16; 64], out: &mut [u8], stride: usize) {
-    let (rows, _) = block.as_chunks::<16>();
-    // SAFETY: 32 bytes are read from an array of 16 i16.
-    let load = |two: &[i16; 16]| unsafe { _mm256_loadu_si256(two.as_ptr().cast()) };
-    let [r01, r23, r45, r67] = [load(&rows[0]), load(&rows[1]), load(&rows[2]), load(&rows[3])];
+    let [r01, r23, r45, r67] = load(block);
     let rest = _mm256_or_si256(_mm256_or_si256(r23, r45), r67);
     let rest = _mm_or_si128(
         _mm256_extracti128_si256::<1>(r01),
@@ -131,33 +128,5 @@ fn store(c: [__m256i; 8], out: &mut [u8], stride: usize) {
         let (first, second) = (_mm_cvtsi128_si64(rows), _mm_extract_epi64::<1>(rows));
         out[start..start + 8].copy_from_slice(&first.to_le_bytes());
         out[start + stride..start + stride + 8].copy_from_slice(&second.to_le_bytes());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::full::full as plain;
-    use super::*;
-
-    #[test]
-    fn lanes_give_the_bits_of_plain_rust() {
-        if !is_x86_feature_detected!("avx2") {
-            return;
-        }
-        let mut generator = crate::SampleSeed::new(1, 0, 0).op(0);
-        for round in 0..8000_usize {
-            // Small and full range; all, or the first row and column, or the first row alone.
-            let range = if round % 2 == 0 { 200 } else { 65_536 };
-            let last = [64, 32, 8][round / 2 % 3];
-            let mut block: [i16; 64] = std::array::from_fn(|_| {
-                i16::try_from(i64::from(generator.below(range)) - i64::from(range / 2)).unwrap()
-            });
-            block[last..].fill(0);
-            let (mut a, mut b) = ([0; 64], [0; 64]);
-            plain(&block, &mut a, 8);
-            // SAFETY: the feature is there.
-            unsafe { full(&block, &mut b, 8) };
-            assert_eq!(a, b);
-        }
     }
 }

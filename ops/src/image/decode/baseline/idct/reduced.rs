@@ -5,18 +5,10 @@
 //! the usual range the sums wrap and saturate as in libjpeg-turbo's SIMD code, which is different for each size.
 
 use super::arithmetic::{
-    CONST_BITS, HALF_COLUMN_SHIFT, HALF_ROW_SHIFT, PASS1_BITS, QUARTER_COLUMN_SHIFT, QUARTER_ROW_SHIFT,
-    sample, word,
+    CONST_BITS, HALF_COLUMN_SHIFT, HALF_ROW_SHIFT, PASS1_BITS, QUARTER_COLUMN_SHIFT, QUARTER_ROW_SHIFT, down,
+    mul, sample, word,
 };
 use super::full;
-
-fn mul(a: i16, b: i32) -> i32 {
-    i32::from(a) * b
-}
-
-fn down<const SHIFT: i32>(value: i32) -> i32 {
-    value.wrapping_add(1 << (SHIFT - 1)) >> SHIFT
-}
 
 /// One dimension of the transform to four samples, from coefficients 0 1 2 3 5 6 7.
 fn four<const SHIFT: i32>([i0, i1, i2, i3, i5, i6, i7]: [i16; 7]) -> [i32; 4] {
@@ -88,53 +80,5 @@ pub(super) fn flat(side: usize, dc: i16) -> u8 {
         }
         2 => sample(down::<QUARTER_ROW_SHIFT>(i32::from(dc) << (PASS1_BITS + CONST_BITS + 2))),
         _ => full::flat(dc),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flat_block_is_what_the_full_transform_makes_of_it() {
-        for dc in i16::MIN..=i16::MAX {
-            let mut block = [0; 64];
-            block[0] = dc;
-            let (mut four, mut two) = ([0; 16], [0; 4]);
-            half(&block, &mut four, 4);
-            quarter(&block, &mut two, 2);
-            assert_eq!((four, two), ([flat(4, dc); 16], [flat(2, dc); 4]));
-        }
-    }
-
-    /// A reduced block is close to the means of the full one, if that is smooth.
-    #[test]
-    fn reduced_blocks_are_means_of_full_ones() {
-        let mut generator = crate::SampleSeed::new(3, 0, 0).op(0);
-        for _round in 0..2000 {
-            let mut block = [0; 64];
-            for (at, largest) in [(0, 400), (1, 100), (8, 100), (9, 50), (2, 40), (16, 40)] {
-                block[at] =
-                    i16::try_from(generator.below(2 * largest)).unwrap() - i16::try_from(largest).unwrap();
-            }
-            let mut full = [0; 64];
-            full::full(&block, &mut full, 8);
-            let (mut four, mut two) = ([0; 16], [0; 4]);
-            half(&block, &mut four, 4);
-            quarter(&block, &mut two, 2);
-            let one = [flat(1, block[0])];
-            for (side, reduced) in [(4, &four[..]), (2, &two), (1, &one)] {
-                let step = 8 / side;
-                for (at, value) in reduced.iter().enumerate() {
-                    let (x, y) = (at % side * step, at / side * step);
-                    let sum: u32 = (y..y + step)
-                        .flat_map(|y| full[y * 8 + x..][..step].iter())
-                        .map(|one| u32::from(*one))
-                        .sum();
-                    let mean = f64::from(sum) / (step * step) as f64;
-                    assert!((mean - f64::from(*value)).abs() <= 1.5, "{side}: {value} {mean}");
-                }
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::arithmetic::{
     CONST_BITS, HALF_COLUMN_SHIFT, HALF_ROW_SHIFT, PASS1_BITS, QUARTER_COLUMN_SHIFT, QUARTER_ROW_SHIFT,
 };
-use super::pairs::{factors, pair};
+use super::pairs::{factors, load, pair};
 
 /// What the transform of one dimension multiplies: coefficient 0 in the upper half of 32 bits, and pairs 2 6, 7 1 and 5 3.
 type Factors = [__m256i; 4];
@@ -32,16 +32,6 @@ fn four<const SHIFT: i32>([i0, i26, i71, i53]: Factors) -> [__m256i; 4] {
         _mm256_srai_epi32::<SHIFT>(_mm256_sub_epi32(inner, odd_inner)),
         _mm256_srai_epi32::<SHIFT>(_mm256_sub_epi32(outer, odd_outer)),
     ]
-}
-
-/// Rows 0 and 1, 2 and 3, 4 and 5, 6 and 7 of a block.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn load(block: &[i16; 64]) -> [__m256i; 4] {
-    let (rows, _) = block.as_chunks::<16>();
-    // SAFETY: 32 bytes are read from an array of 16 i16.
-    let load = |two: &[i16; 16]| unsafe { _mm256_loadu_si256(two.as_ptr().cast()) };
-    [load(&rows[0]), load(&rows[1]), load(&rows[2]), load(&rows[3])]
 }
 
 /// The transform to 4×4 samples.
@@ -131,44 +121,4 @@ pub(super) fn quarter(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let [a, b, c, d] = _mm_cvtsi128_si32(bytes).to_le_bytes();
     out[..2].copy_from_slice(&[a, b]);
     out[stride..stride + 2].copy_from_slice(&[c, d]);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::reduced;
-    use super::*;
-
-    #[test]
-    fn lanes_give_the_bits_of_plain_rust() {
-        if !is_x86_feature_detected!("avx2") {
-            return;
-        }
-        let mut generator = crate::SampleSeed::new(4, 0, 0).op(0);
-        for round in 0..12_000_usize {
-            // Small and full range; all, or the first row and column, the first row, or the first row and the unused one.
-            let range = if round % 2 == 0 { 200 } else { 65_536 };
-            let mut block: [i16; 64] = std::array::from_fn(|_| {
-                i16::try_from(i64::from(generator.below(range)) - i64::from(range / 2)).unwrap()
-            });
-            match round / 2 % 4 {
-                0 => {}
-                1 => block[32..].fill(0),
-                2 => block[8..].fill(0),
-                _ => {
-                    block[8..32].fill(0);
-                    block[40..].fill(0);
-                }
-            }
-            let (mut a, mut b) = ([0; 16], [0; 16]);
-            reduced::half(&block, &mut a, 4);
-            // SAFETY: the feature is there.
-            unsafe { half(&block, &mut b, 4) };
-            assert_eq!(a, b);
-            let (mut a, mut b) = ([0; 4], [0; 4]);
-            reduced::quarter(&block, &mut a, 2);
-            // SAFETY: the feature is there.
-            unsafe { quarter(&block, &mut b, 2) };
-            assert_eq!(a, b);
-        }
-    }
 }
