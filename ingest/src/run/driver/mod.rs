@@ -189,14 +189,7 @@ impl<D: Destination> Driver<D> {
             }
             tokio::select! {
                 event = self.events.recv() => match event {
-                    Some(Event::Offered(place)) => self.places.push_back(place),
-                    Some(Event::StepDone(index)) => self.step_done(index),
-                    Some(Event::Parked(parked)) => match self.active.contains_key(&parked.place().0) {
-                        true => self.parked.add(parked.place(), parked.bytes, parked),
-                        false => drop(parked),
-                    },
-                    Some(Event::Stalled) => {}
-                    Some(Event::Returned(bytes)) => self.residency.take_back(bytes),
+                    Some(event) => self.on_event(event),
                     None => return, // the context holds a sender, so this is unreachable while we live
                 },
                 Some(fetched) = self.fetches.join_next(), if !self.fetches.is_empty() => self.on_fetch(fetched),
@@ -205,6 +198,26 @@ impl<D: Destination> Driver<D> {
                     self.release();
                 }
             }
+            // What else has come: single samples arrive by hundreds, and one round is enough for all.
+            while let Ok(event) = self.events.try_recv() {
+                self.on_event(event);
+            }
+            while let Some(fetched) = self.fetches.try_join_next() {
+                self.on_fetch(fetched);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event<D>) {
+        match event {
+            Event::Offered(place) => self.places.push_back(place),
+            Event::StepDone(index) => self.step_done(index),
+            Event::Parked(parked) => match self.active.contains_key(&parked.place().0) {
+                true => self.parked.add(parked.place(), parked.bytes, parked),
+                false => drop(parked),
+            },
+            Event::Stalled => {}
+            Event::Returned(bytes) => self.residency.take_back(bytes),
         }
     }
 
@@ -284,8 +297,15 @@ impl<D: Destination> Driver<D> {
         let rows = planned.step.rows.iter().zip(&planned.extents);
         let pass = rows.filter(|(_, of_row)| **of_row == extent).map(|(row, _)| row.pass).max();
         let now = (epoch, pass.unwrap_or(0));
-        if self.fetched.insert(extent, now) == Some(now) {
-            self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
+        if self.fetched.insert(extent, now) == Some(now)
+            && self.context.shared.refetched.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            tracing::warn!(
+                "{} is read again in epoch {epoch}: a memory budget of {:.1} MiB does not hold all data until it is needed \
+                 again; raise budget_bytes, or lower window or shuffle_bytes (statistics count this as refetched)",
+                self.context.catalog.describe_extent(extent),
+                mib(self.budget_bytes)
+            );
         }
         self.loading.insert(extent, Instant::now());
         let time = self.planner.time(&planned.step);
@@ -410,7 +430,6 @@ impl<D: Destination> Driver<D> {
     }
 
     fn over_budget(&self, kind: ErrorKind, step_bytes: u64, rows: u64) -> Error {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let reserve = match self.reserve_bytes {
             0 => String::new(),
             bytes => format!(", and decompressing the largest block {:.1} MiB more", mib(bytes)),
@@ -458,6 +477,10 @@ impl<D: Destination> Driver<D> {
         let detail = format!("{} needs {}", step_name(planned), names.join(", "));
         Waiting { stage: Stage::Fetching, detail, since }
     }
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// The place of a planned row in its fetched extent.
