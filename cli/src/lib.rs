@@ -17,6 +17,7 @@ mod doctor;
 mod failure;
 mod inspect;
 mod medium;
+mod memory;
 mod ops;
 mod output;
 mod plan;

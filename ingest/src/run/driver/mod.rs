@@ -2,6 +2,7 @@
 //! places, and evicts blocks. It is one task on the I/O threads, which never decodes and waits for events only. Planning costs
 //! about 15 µs for a step of 256 rows, and 60 ms for an epoch of 10⁶ blocks.
 
+mod ahead;
 mod lending;
 
 use crate::pool::{Turn, Turns};
@@ -25,10 +26,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Steps planned ahead of the running ones at most, however large the budget: at 10 ms a step that is over half a
-/// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
-const STEPS_AHEAD: usize = 64;
-
 /// Extents that a "waiting for storage" message names.
 const NAMED_EXTENTS: usize = 3;
 
@@ -44,6 +41,8 @@ pub(crate) struct RunMeans {
 struct Admitted {
     index: u64,
     planned: PlannedStep,
+    /// Bytes that were fetched for it, and for no step before it.
+    fetched_bytes: u64,
 }
 
 /// A step that has a place.
@@ -84,6 +83,7 @@ pub(crate) struct Driver<D: Destination> {
     budget_bytes: u64,
     /// What of the budget stays free for making the largest block.
     reserve_bytes: u64,
+    prefetch_bytes: u64,
     reader: BlockReader,
     turns: Turns,
     events: UnboundedReceiver<Event<D>>,
@@ -140,6 +140,7 @@ impl<D: Destination> Driver<D> {
             residency: Residency::new(job.budget_bytes.saturating_sub(reserve_bytes)),
             budget_bytes: job.budget_bytes,
             reserve_bytes,
+            prefetch_bytes: job.prefetch_bytes,
             reader,
             turns,
             events,
@@ -224,7 +225,7 @@ impl<D: Destination> Driver<D> {
     /// Admits steps in plan order while the budget lasts; the first one alone, until its blocks are here, so that
     /// read-ahead does not slow the first batch.
     fn plan_ahead(&mut self) {
-        while self.parked.is_empty() && self.ahead.len() < STEPS_AHEAD {
+        while self.parked.is_empty() && self.may_prefetch() {
             if self.planning == Planning::FirstStepLoading {
                 if !self.loading.is_empty() {
                     return;
@@ -244,11 +245,13 @@ impl<D: Destination> Driver<D> {
                     for extent in admitted.evict {
                         self.loaded.remove(&extent);
                     }
+                    let mut fetched_bytes = 0;
                     for extent in admitted.fetch {
+                        fetched_bytes += self.context.catalog.extent_memory_bytes(extent);
                         self.fetch(extent, &planned);
                     }
                     self.context.shared.set_resident(self.residency.used_bytes());
-                    self.ahead.push_back(Admitted { index, planned });
+                    self.ahead.push_back(Admitted { index, planned, fetched_bytes });
                     if index == 0 && self.planning == Planning::Ahead {
                         self.planning = Planning::FirstStepLoading;
                     }
@@ -393,7 +396,7 @@ impl<D: Destination> Driver<D> {
             if let Err(error) = place.begin(admitted.planned.step.rows.len()) {
                 return self.fail_from(admitted.index, error);
             }
-            let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
+            let Some(Admitted { index, planned, .. }) = self.ahead.pop_front() else { return };
             let running = RunningStep::new(self.context.clone(), index, planned.step.clone(), place);
             let turn = self.turns.next();
             let mut waiting: HashMap<Extent, Vec<usize>> = HashMap::new();
@@ -414,8 +417,8 @@ impl<D: Destination> Driver<D> {
     fn step_done(&mut self, index: u64) {
         let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
         let time = self.planner.time(&active.planned.step);
+        let epoch = active.planned.step.epoch;
         for need in &active.planned.needs {
-            let epoch = active.planned.step.epoch;
             let next_use = self.planner.next_use(need.extent, epoch, time);
             if next_use >= self.planner.next_use_from_disk(need.extent, epoch, time) {
                 self.fetched.remove(&need.extent);
@@ -424,6 +427,7 @@ impl<D: Destination> Driver<D> {
                 self.loaded.remove(&extent);
             }
         }
+        self.forget_next_epoch(epoch);
         self.loan_room.step_done();
         self.shrink(time);
         self.context.shared.set_resident(self.residency.used_bytes());
