@@ -2,8 +2,8 @@
 //! places, and evicts blocks. It is one task on the I/O threads, which never decodes and waits for events only. Planning costs
 //! about 15 µs for a step of 256 rows, and 60 ms for an epoch of 10⁶ blocks.
 
-mod ahead;
 mod lending;
+mod prefetch;
 
 use crate::pool::{Turn, Turns};
 use crate::run::columns::unmapped;
