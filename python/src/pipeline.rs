@@ -169,6 +169,7 @@ impl Pipeline {
     }
 
     #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, prefetch_bytes = None, decoder_memory = None, deadline = None))]
+    #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn options(
         &self,
         py: Python<'_>,
