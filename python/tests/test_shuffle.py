@@ -51,16 +51,3 @@ def test_a_saved_order_is_kept(folder: Path) -> None:
     resumed.load_state_dict(state)
     assert [batch.sample_ids.tolist() for batch in resumed] == rest
     assert sorted(sample for batch in taken + rest for sample in batch) == list(range(60))
-
-
-def test_a_window_beyond_the_budget_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = fs.Dataset(folder, block_bytes=400).columns(["path"])
-    with caplog.at_level("WARNING", logger="feedstock"):
-        for window, is_beyond in ((None, False), (60, True)):
-            pipeline = data.shuffle(seed=7, window=window).batch(3).epochs(1).options(budget_bytes=3 * 400)
-            with pipeline.loader() as loader:
-                samples = sorted(sample for batch in loader for sample in batch.sample_ids.tolist())
-                refetched = loader.stats()["refetched_blocks"]
-            assert samples == list(range(60))
-            assert (refetched > 0) == is_beyond
-            assert caplog.text.count("does not hold all data until it is needed again") == int(is_beyond)
