@@ -9,7 +9,7 @@ use crate::pool::{Turn, Turns};
 use crate::run::columns::unmapped;
 use crate::run::handle::Offers;
 use crate::run::job::{Destination, Job, Sink};
-use crate::run::large::{LoanRoom, ParkedRows, Spare, advice};
+use crate::run::large::{LoanRoom, ParkedRows, Spare, advice, mib};
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{NEVER, Refused, Residency};
 use crate::run::running::{Context, Event, Parked, RunningStep};
@@ -84,6 +84,8 @@ pub(crate) struct Driver<D: Destination> {
     /// What of the budget stays free for making the largest block.
     reserve_bytes: u64,
     prefetch_bytes: u64,
+    /// Bytes in use above which nothing is kept for a later epoch.
+    kept_bytes: u64,
     reader: BlockReader,
     turns: Turns,
     events: UnboundedReceiver<Event<D>>,
@@ -141,6 +143,7 @@ impl<D: Destination> Driver<D> {
             budget_bytes: job.budget_bytes,
             reserve_bytes,
             prefetch_bytes: job.prefetch_bytes,
+            kept_bytes: if catalog.is_cheap_to_read_again() { job.prefetch_bytes } else { u64::MAX },
             reader,
             turns,
             events,
@@ -481,10 +484,6 @@ impl<D: Destination> Driver<D> {
         let detail = format!("{} needs {}", step_name(planned), names.join(", "));
         Waiting { stage: Stage::Fetching, detail, since }
     }
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 /// The place of a planned row in its fetched extent.

@@ -17,12 +17,9 @@ impl<D: Destination> Driver<D> {
             || self.ahead.len() < STEPS_AHEAD && fetched_bytes < self.prefetch_bytes
     }
 
-    /// Drops what only a later epoch needs, beyond `prefetch_bytes` in all, if it can be read again at little cost.
+    /// Drops what only a later epoch needs, beyond `kept_bytes` in all.
     pub(super) fn forget_next_epoch(&mut self, epoch: u64) {
-        if !self.context.catalog.is_cheap_to_read_again() {
-            return;
-        }
-        for extent in self.residency.trim(self.prefetch_bytes, self.planner.epoch_start(epoch + 1)) {
+        for extent in self.residency.trim(self.kept_bytes, self.planner.epoch_start(epoch + 1)) {
             self.loaded.remove(&extent);
         }
     }
