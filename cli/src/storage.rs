@@ -27,6 +27,9 @@ pub(crate) struct StorageArgs {
     /// Do not request a read a second time if its answer is late.
     #[arg(long, global = true)]
     no_hedge: bool,
+    /// Requests under way at once per bucket or host. Default: 128 for buckets, 32 for web servers.
+    #[arg(long, global = true, value_name = "N")]
+    max_concurrency: Option<NonZeroUsize>,
     /// The processes that read at the same time. Each begins with its share of 256 requests. Default: WORLD_SIZE, else 1.
     #[arg(long, global = true, value_name = "N")]
     readers: Option<NonZeroUsize>,
@@ -43,6 +46,7 @@ impl StorageArgs {
             anonymous: self.anonymous,
             deadline: Duration::from_secs(self.deadline),
             hedge: !self.no_hedge,
+            max_concurrency: self.max_concurrency,
             readers: self.readers,
             ..StorageOptions::default()
         };

@@ -14,6 +14,7 @@
 use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions, StorageOptions};
 use feedstock_testkit::{S3Server, SimulatedObject, SimulatedStore, SparseTar};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 const LATENCY: Duration = Duration::from_millis(30);
@@ -46,7 +47,8 @@ fn store(tars: u64, members: &[(&str, u64)], index: Index) -> SimulatedStore {
 /// Opens the data set and prints the cost.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 async fn measure(name: &str, store: &SimulatedStore) {
-    let storage = StorageOptions { max_concurrency: REQUESTS_AT_ONCE, ..StorageOptions::default() };
+    let storage =
+        StorageOptions { max_concurrency: NonZeroUsize::new(REQUESTS_AT_ONCE), ..StorageOptions::default() };
     let config = S3Server::config_at(&store.endpoint()).into_iter();
     let storage = config.fold(storage, |storage, (key, value)| storage.with(key, value));
     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };

@@ -55,7 +55,7 @@ pub(crate) fn storage(settings: &Bound<'_, PyDict>) -> PyResult<StorageOptions> 
             "deadline" => options.deadline = seconds(&value, &key)?,
             "stall_timeout" => options.stall_timeout = seconds(&value, &key)?,
             "hedge" => options.hedge = value.extract()?,
-            "max_concurrency" => options.max_concurrency = value.extract()?,
+            "max_concurrency" => options.max_concurrency = Some(at_least_one(&value, &key)?),
             "readers" => options.readers = Some(at_least_one(&value, &key)?),
             "endpoint" | "region" => options = options.with(format!("aws_{key}"), setting(&value)?),
             _ => options = options.with(key, setting(&value)?),

@@ -3,6 +3,7 @@
 use super::bad_shards::BadShards;
 use crate::Storage;
 use crate::catalog::CatalogOptions;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 /// What a format needs in order to catalog a data set.
@@ -29,6 +30,7 @@ impl Cataloguing<'_> {
     /// Returns the number of objects to read at a time. A walk through a tar makes one request at a time, so there is one
     /// walk for each request that storage allows.
     pub(crate) fn reads_at_once(&self) -> usize {
-        self.storage.options().max_concurrency.clamp(CATALOG_READS, CATALOG_READS_MAX)
+        let limit = self.storage.options().max_concurrency.map_or(CATALOG_READS, NonZeroUsize::get);
+        limit.clamp(CATALOG_READS, CATALOG_READS_MAX)
     }
 }

@@ -1,7 +1,9 @@
 //! The async shell around [`Aimd`]: it decides who may start a request, first come, first served. Requests for answers that are
 //! late come before all others. No request starts while the limiter rests: at the beginning, and when the store requests a wait.
+//! A store that has refused requests also gets fewer of them each second ([`RequestRate`]).
 
 use super::aimd::{Aimd, Event};
+use super::request_rate::RequestRate;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +18,7 @@ pub(crate) struct Limiter {
 
 struct State {
     aimd: Aimd,
+    rate: RequestRate,
     under_way: usize,
     peak: usize,
     /// One entry per waiting caller; the prefetch budget limits the number of callers.
@@ -50,7 +53,8 @@ impl Limiter {
     /// Starts with `start` permits, `delay` after the first caller comes.
     pub(crate) fn new(start: usize, max: usize, delay: Duration) -> Arc<Self> {
         let (waiting, urgent, rest) = (VecDeque::new(), VecDeque::new(), Rest::AfterFirst(delay));
-        let state = State { aimd: Aimd::new(start, max), under_way: 0, peak: 0, waiting, urgent, rest };
+        let (aimd, rate) = (Aimd::new(start, max), RequestRate::default());
+        let state = State { aimd, rate, under_way: 0, peak: 0, waiting, urgent, rest };
         Arc::new(Self { origin: Instant::now(), state: Mutex::new(state) })
     }
 
@@ -99,8 +103,18 @@ impl Limiter {
         while let Some(until) = self.rests_until() {
             sleep_until(until).await;
         }
+        let turn = self.take_turn();
+        if turn > self.now() {
+            sleep_until(self.origin + turn).await;
+        }
         permit.started = self.now();
         permit
+    }
+
+    /// Returns when the next request may start, by the rate that the store allows.
+    fn take_turn(&self) -> Duration {
+        let now = self.now();
+        self.lock().rate.take_turn(now)
     }
 
     /// Returns when requests may start, if that is later than now.
@@ -134,6 +148,11 @@ impl Limiter {
         let now = self.now();
         let mut state = self.lock();
         state.aimd.on_event(now, started, event);
+        match event {
+            Event::Success => state.rate.on_answer(now),
+            Event::Throttled => state.rate.on_refusal(now, started),
+            Event::Slow => {}
+        }
         self.wake(&mut state);
     }
 

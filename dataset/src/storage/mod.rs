@@ -47,6 +47,7 @@ mod read;
 mod reader;
 mod redirect;
 mod refused;
+mod request_rate;
 mod retry;
 mod retry_after;
 mod secret;
@@ -128,10 +129,10 @@ impl Storage {
     /// `BadConfig` for an unknown configuration key, a deadline or stall time-out of zero.
     pub fn new(options: StorageOptions, io: IoRuntime) -> Result<Self> {
         store::check_keys(&options)?;
-        if options.deadline.is_zero() || options.stall_timeout.is_zero() || options.max_concurrency == 0 {
+        if options.deadline.is_zero() || options.stall_timeout.is_zero() {
             return Err(Error::config(format!(
-                "storage options: deadline, stall_timeout and max_concurrency must be above 0; got {:?}, {:?} and {}",
-                options.deadline, options.stall_timeout, options.max_concurrency
+                "storage options: deadline and stall_timeout must be above 0; got {:?} and {:?}",
+                options.deadline, options.stall_timeout
             )));
         }
         let environment: Vec<(String, String)> = std::env::vars()

@@ -1,11 +1,11 @@
 //! How the processes of a job begin to read: together with few requests, not all at the same moment.
 //!
-//! Without this, 1,000 processes would begin with 32,000 requests; S3 serves about 5,500 a second for each prefix and answers 503
+//! Without this, 1,000 processes would begin with 128,000 requests; S3 serves about 5,500 a second for each prefix and answers 503
 //! to all others. A process begins with its share of [`REQUESTS`] after a random part of a millisecond for each process:
 //!
 //! | processes | requests at first | delay |
 //! |---|---|---|
-//! | 1 | 32 (`max_concurrency`) | none |
+//! | 1 | 128 (`max_concurrency` of a bucket) | none |
 //! | 8 | 32 | up to 7 ms |
 //! | 64 | 4 | up to 63 ms |
 //! | 1,000 | 1 | up to 1 s |

@@ -4,6 +4,7 @@ use crate::storage_support::{Case, LEN, data, options, storage};
 use feedstock_dataset::ErrorKind;
 use feedstock_testkit::{Fault, FaultProxy, Rule, StaticServer};
 use futures::StreamExt;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 impl Case {
@@ -328,7 +329,7 @@ async fn a_line_below_the_least_rate_of_all_requests_lowers_their_number() {
     let limits = feedstock_dataset::StorageOptions {
         stall_timeout: Duration::from_secs(2), // so the minimum rate is checked after 1 s
         deadline: Duration::from_secs(30),
-        max_concurrency: 8,
+        max_concurrency: NonZeroUsize::new(8),
         ..options()
     };
     let storage = storage(limits);
@@ -347,7 +348,9 @@ async fn a_line_below_the_least_rate_of_all_requests_lowers_their_number() {
 /// the store is healthy.
 #[tokio::test]
 async fn throttling_lowers_concurrency_and_it_recovers() {
-    let case = Case::with(feedstock_dataset::StorageOptions { max_concurrency: 32, ..options() }).await;
+    let case =
+        Case::with(feedstock_dataset::StorageOptions { max_concurrency: NonZeroUsize::new(32), ..options() })
+            .await;
     let burst = Duration::from_secs(4); // less than a stall
     let slow = Fault::Latency(Duration::from_millis(30));
     let read_many = |n: u64| {

@@ -4,6 +4,7 @@ use crate::storage_support::{data, options, storage};
 use bytes::Bytes;
 use feedstock_dataset::{ErrorKind, StorageOptions};
 use feedstock_testkit::{Fault, FaultProxy, Rule, StaticServer};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 fn methods(proxy: &FaultProxy) -> Vec<String> {
@@ -63,7 +64,7 @@ async fn urls_that_are_signed_one_by_one_share_their_hosts_limit() {
     std::fs::write(folder.path().join("x"), &bytes).unwrap();
     let server = StaticServer::start(folder.path()).unwrap();
     let proxy = FaultProxy::start(&server.endpoint()).unwrap();
-    let storage = storage(StorageOptions { max_concurrency: 2, ..options() });
+    let storage = storage(StorageOptions { max_concurrency: NonZeroUsize::new(2), ..options() });
     proxy.inject(Rule::always(Fault::Latency(Duration::from_millis(20))));
     let reads = (0..24).map(|i| {
         let (storage, url) = (&storage, format!("{}/x?X-Amz-Signature={i}", proxy.endpoint()));

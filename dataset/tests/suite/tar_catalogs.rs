@@ -9,6 +9,7 @@ use feedstock_testkit::{
 };
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,8 @@ struct Opened {
 }
 
 async fn opened(store: &SimulatedStore) -> Opened {
-    let options = StorageOptions { max_concurrency: 64, ..crate::storage_support::options() };
+    let options =
+        StorageOptions { max_concurrency: NonZeroUsize::new(64), ..crate::storage_support::options() };
     let storage = with_config(options, S3Server::config_at(&store.endpoint()));
     let open = OpenOptions { storage, ..crate::format_common::options(CatalogStore::Nowhere) };
     let dataset = Dataset::open_with("s3://bucket/data/", open).await.unwrap();

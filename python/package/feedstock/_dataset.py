@@ -50,7 +50,8 @@ class Dataset:
             built, if the data set has no table of them. ``"never"`` does not.
         storage: Settings of the store: ``endpoint``, ``region``, ``anonymous``, ``path_style``, ``deadline`` (seconds
             that an operation may take without progress, default 120), ``stall_timeout`` (seconds without a response,
-            default 20), ``max_concurrency``, ``hedge`` (``False`` does not request late reads a second time, default
+            default 20), ``max_concurrency`` (requests under way at once; default: 128 for buckets,
+            32 for web servers), ``hedge`` (``False`` does not request late reads a second time, default
             ``True``), ``readers`` (the processes that read at the same time, each of which begins with few requests;
             default: ``WORLD_SIZE``, else 1), and any key of object_store (``aws_access_key_id`` …). They override the
             environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``). They are pickled with the data set, secrets included.

@@ -59,8 +59,8 @@ struct Active<D: Destination> {
 enum Planning {
     /// Steps, as the budget allows.
     Ahead,
-    /// Nothing until the blocks of the first step are here.
-    FirstStepLoading,
+    /// Nothing while more than this number of the first step's reads are under way.
+    FirstStepLoading(usize),
     /// Nothing: the plan's last step was planned.
     Ended,
     /// Nothing: a step failed. Those before it are still delivered.
@@ -188,7 +188,7 @@ impl<D: Destination> Driver<D> {
                 match self.planning {
                     Planning::Ended => return self.context.sink.ended(self.next_index),
                     Planning::Failed => return,
-                    Planning::Ahead | Planning::FirstStepLoading => {}
+                    Planning::Ahead | Planning::FirstStepLoading(_) => {}
                 }
             }
             tokio::select! {
@@ -225,12 +225,13 @@ impl<D: Destination> Driver<D> {
         }
     }
 
-    /// Admits steps in plan order while the budget lasts; the first one alone, until its blocks are here, so that
-    /// read-ahead does not slow the first batch.
+    /// Admits steps in plan order while the budget lasts; the first one alone, until half of its reads have ended,
+    /// so that read-ahead does not slow the first batch. The other half are the late ones, which wait for the store, not for this
+    /// machine.
     fn plan_ahead(&mut self) {
         while self.parked.is_empty() && self.may_prefetch() {
-            if self.planning == Planning::FirstStepLoading {
-                if !self.loading.is_empty() {
+            if let Planning::FirstStepLoading(most) = self.planning {
+                if self.loading.len() > most {
                     return;
                 }
                 self.planning = Planning::Ahead;
@@ -248,7 +249,7 @@ impl<D: Destination> Driver<D> {
                     for extent in admitted.evict {
                         self.loaded.remove(&extent);
                     }
-                    let mut fetched_bytes = 0;
+                    let (mut fetched_bytes, reads) = (0, admitted.fetch.len());
                     for extent in admitted.fetch {
                         fetched_bytes += self.context.catalog.extent_memory_bytes(extent);
                         self.fetch(extent, &planned);
@@ -256,7 +257,7 @@ impl<D: Destination> Driver<D> {
                     self.context.shared.set_resident(self.residency.used_bytes());
                     self.ahead.push_back(Admitted { index, planned, fetched_bytes });
                     if index == 0 && self.planning == Planning::Ahead {
-                        self.planning = Planning::FirstStepLoading;
+                        self.planning = Planning::FirstStepLoading(reads / 2);
                     }
                 }
                 Err(Refused::Later) => {
