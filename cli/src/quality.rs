@@ -2,7 +2,29 @@
 
 use super::failure::Outcome;
 use super::output::{Output, bytes, count};
-use feedstock_dataset::{LabelQuality, OrderQuality, ReadQuality, ShuffleQuality};
+use feedstock_dataset::{
+    Dataset, LabelQuality, MAX_MEASURED_ROWS, OrderQuality, QualityOptions, Rank, ReadQuality, Shuffle,
+    ShuffleQuality, StepShape, StepSize, Tail,
+};
+
+/// Measures the order for steps of `batch_size` samples a rank, or as many as there are. `None` if not every rank gets a sample.
+pub(crate) fn of(
+    dataset: &Dataset,
+    shuffle: &Shuffle,
+    batch_size: u64,
+    world_size: u32,
+) -> Outcome<Option<ShuffleQuality>> {
+    let (selected, ranks) = (dataset.len(), u64::from(world_size));
+    let rows = batch_size.min(selected.min(MAX_MEASURED_ROWS) / ranks.max(1));
+    if rows == 0 {
+        return Ok(None);
+    }
+    let shape =
+        StepShape { size: StepSize::Rows(rows * ranks), rank: Rank::new(0, world_size), tail: Tail::Drop };
+    let options = QualityOptions { shape, epoch: 0, labels: None };
+    let measured = dataset.shuffle_quality(shuffle, &options, |shuffle| dataset.plan(shuffle));
+    Ok(Some(futures::executor::block_on(measured)?))
+}
 
 /// Prints the figures of the order next to those of a full shuffle, then those of half and twice the window.
 pub(crate) fn print(output: &mut Output, quality: &ShuffleQuality) -> Outcome {

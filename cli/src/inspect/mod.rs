@@ -7,6 +7,7 @@ use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::medium::Medium;
 use super::output::{Output, bytes, count};
+use super::quality;
 use super::source::{ShuffleArgs, SourceArgs};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
@@ -15,6 +16,7 @@ use clap::Args;
 use feedstock_dataset::{BlockId, Catalog, Dataset};
 use serde_json::{Value, json};
 use speech::Speech;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Instant;
 
 const LABEL_COLUMN: &str = "label";
@@ -26,8 +28,8 @@ Examples:
   feedstock inspect /data/cv-corpus --split train           # hours, lengths, speakers, locales
   feedstock inspect s3://bucket/train --sql 'select avg(width), max(height) from catalog'";
 
-/// Show what a data set holds: layout, samples, blocks, columns, labels, order; for speech also hours, durations and
-/// speakers.
+/// Show what a data set holds: layout, samples, blocks, columns, labels, order and how well it shuffles; for speech also
+/// hours, durations and speakers.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Command {
@@ -41,6 +43,12 @@ pub(crate) struct Command {
     /// Number of counted values to show, the most frequent first.
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
+    /// Number of ranks, for the quality of the shuffle.
+    #[arg(long, default_value = "1", value_name = "D")]
+    world_size: NonZeroU32,
+    /// Number of samples per step and rank, for the quality of the shuffle.
+    #[arg(long, default_value = "64", value_name = "B")]
+    batch_size: NonZeroU64,
     /// Print the rows of this query over the table `catalog` instead.
     #[arg(long, value_name = "QUERY", conflicts_with = "count")]
     sql: Option<String>,
@@ -72,7 +80,9 @@ impl Command {
         let is_speech =
             dataset.catalog().payload_columns().iter().any(|name| Medium::of(name) == Medium::Speech);
         let speech = if is_speech { Some(Speech::of(&dataset)?) } else { None };
-        let fingerprint = dataset.plan(&self.order.shuffle()?)?.fingerprint().clone();
+        let shuffle = self.order.shuffle()?;
+        let fingerprint = dataset.plan(&shuffle)?.fingerprint().clone();
+        let quality = quality::of(&dataset, &shuffle, self.batch_size.get(), self.world_size.get())?;
         let catalog = dataset.catalog();
         let block_bytes = block_bytes(catalog)?;
         let columns: Vec<(String, String, bool)> = catalog
@@ -105,6 +115,7 @@ impl Command {
                 "window": fingerprint.window,
                 "shuffle": fingerprint.shuffle,
                 "piece": fingerprint.piece,
+                "shuffle_quality": quality,
                 "content_hash": format!("{:016x}", catalog.content_hash()),
                 "notes": catalog.notes(),
                 "opened_s": opened_s,
@@ -145,6 +156,9 @@ impl Command {
             speech.print(&mut output, dataset.len())?;
         }
         output.fact("order", fingerprint.describe_shuffle())?;
+        if let Some(quality) = &quality {
+            quality::print(&mut output, quality)?;
+        }
         for note in catalog.notes() {
             output.fact("note", note)?;
         }

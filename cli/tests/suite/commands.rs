@@ -63,6 +63,21 @@ fn inspect_shows_what_synth_made() {
 }
 
 #[test]
+fn inspect_and_plan_agree_on_how_well_an_order_shuffles() {
+    let place = with_images("folder");
+    let order = ["--seed", "7", "--window", "50", "--world-size", "2", "--batch-size", "12"];
+    let of = |command: &[&str]| {
+        let printed = place.json(&[command, &order].concat());
+        printed.last().unwrap()["shuffle_quality"].clone()
+    };
+    let inspected = of(&["inspect", &data(&place)]);
+    assert!(inspected["order"]["global_batch"]["entropy_ratio"].as_f64().unwrap() > 0.5, "{inspected}");
+    assert_eq!(inspected, of(&["plan", &data(&place), "--summary"]));
+    let few = &place.json(&["inspect", &data(&place), "--filter", "label < 2", "--world-size", "100"])[0];
+    assert_eq!(few["shuffle_quality"], Value::Null, "58 samples for 100 ranks");
+}
+
+#[test]
 fn plan_gives_each_sample_once_and_the_same_batches_to_any_world_size() {
     let place = with_images("parquet");
     let data = data(&place);
@@ -182,6 +197,8 @@ fn bench_has_the_promised_keys_and_proves_exactly_once() {
         assert!(run[key].as_f64().unwrap() > 0.0, "{key}: {run}");
     }
     assert!(run["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
+    let waits = ["p50", "p99", "p99_9", "max"].map(|quantile| run["waits_ms"][quantile].as_f64().unwrap());
+    assert!(waits.is_sorted() && waits[3] > 0.0, "{run}");
     assert!(["ops", "storage", "consumer"].contains(&run["bottleneck"].as_str().unwrap()));
     assert_eq!(run["samples"], 2 * SAMPLES);
     assert_eq!(run["epochs_exactly_once"], 2);

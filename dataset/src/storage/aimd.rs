@@ -5,7 +5,7 @@
 //! it too, from the second one without a success in between. One slow connection among good ones is that connection's fault;
 //! several share a slow line.
 //! A limit that starts below its maximum rises by one with each success until the first decrease, so it doubles with each round
-//! trip. Bounds: 1 ≤ limit ≤ max. Later, from 1, the limit reaches 32 again after 1 + 2 + … + 31 = 496 successes.
+//! trip. Bounds: 1 ≤ limit ≤ max. Later, from 1, a limit of 32 is reached again after 1 + 2 + … + 31 = 496 successes.
 
 use std::time::Duration;
 

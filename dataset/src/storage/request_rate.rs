@@ -22,8 +22,14 @@ const CLIMB_MIN_S: f64 = 10.0;
 const CHANGED: f64 = 0.6;
 /// The rate falls to no less than this part at once: the answers of two seconds say little about a low rate.
 const FALL_MAX: f64 = 0.5;
+/// A first refusal lowers the rate to no less than this, in requests per second: a store is quickly refused again if it serves
+/// less, and a process that has just begun has few answers to go by.
+const FIRST_MIN: f64 = 100.0;
 /// The lowest rate, in requests per second.
-const RATE_MIN: f64 = 0.02;
+const RATE_MIN: f64 = 0.5;
+/// A store that refuses this many times what it answers serves nobody: that is an outage, during which the waits between attempts
+/// grow, and no rate is too high.
+const OUTAGE: f64 = 10.0;
 
 /// When the next request may start.
 #[derive(Debug, Default)]
@@ -32,7 +38,8 @@ pub(super) struct RequestRate {
     refused: Option<Refused>,
     /// No request starts before.
     next: Duration,
-    answers: Answers,
+    answers: Recent,
+    refusals: Recent,
 }
 
 /// The last refusal.
@@ -75,10 +82,12 @@ impl RequestRate {
 
     /// Records that the store refused a request that started at `started`. Requests from before the last refusal say nothing new.
     pub(super) fn on_refusal(&mut self, now: Duration, started: Duration) {
+        self.refusals.add(now);
         let answered = self.answers.per_s(now);
+        let is_outage = self.refusals.per_s(now) > OUTAGE * answered;
         let (rate, count) = match &self.refused {
-            None => (answered, 1),
-            Some(last) if started < last.at => return,
+            None => (answered.max(FIRST_MIN), 1),
+            Some(last) if started < last.at || is_outage => return,
             Some(last) => {
                 let current = last.rate_at(now);
                 let rate = answered.clamp(current * FALL_MAX, current);
@@ -89,9 +98,9 @@ impl RequestRate {
     }
 }
 
-/// The number of answers in the last two seconds.
+/// The number of events in the last two seconds.
 #[derive(Debug, Default)]
-struct Answers {
+struct Recent {
     /// The number of the current window since the origin.
     window: u64,
     current: u32,
@@ -100,16 +109,16 @@ struct Answers {
 
 const WINDOW_S: f64 = 2.0;
 
-impl Answers {
+impl Recent {
     fn add(&mut self, now: Duration) {
         self.move_to(now);
         self.current = self.current.saturating_add(1);
     }
 
-    /// The rate, as if the previous window's answers were spread evenly. At least one answer per window.
+    /// The rate, as if the previous window's events were spread evenly.
     fn per_s(&mut self, now: Duration) -> f64 {
         let share_of_previous = 1.0 - self.move_to(now);
-        (f64::from(self.previous) * share_of_previous + f64::from(self.current)).max(1.0) / WINDOW_S
+        (f64::from(self.previous) * share_of_previous + f64::from(self.current)) / WINDOW_S
     }
 
     /// Returns how much of the current window has passed.
@@ -174,13 +183,21 @@ mod tests {
     #[test]
     fn a_store_that_serves_far_less_is_searched_again() {
         let mut rate = refused_at_100();
-        for (at, count) in [(12.0, 1), (12.5, 1), (12.6, 2)] {
-            rate.on_refusal(s(at), s(at));
-            assert_eq!(rate.refused.unwrap().count, count, "{at}");
-            if count == 1 {
-                (0..200).for_each(|_| rate.on_answer(s(at)));
-            }
+        rate.on_refusal(s(10.5), s(10.5));
+        assert_eq!(rate.refused.unwrap().count, 2);
+        (0..20).for_each(|_| rate.on_answer(s(15.0)));
+        rate.on_refusal(s(15.5), s(15.5));
+        let refused = rate.refused.unwrap();
+        assert!(refused.count == 1 && refused.rate < 60.0, "{refused:?}");
+    }
+
+    #[test]
+    fn an_outage_is_not_a_low_rate() {
+        let mut rate = RequestRate::default();
+        for i in 0..100 {
+            rate.on_refusal(s(f64::from(i)), s(f64::from(i)));
         }
+        assert_eq!(rate.refused.unwrap().rate, FIRST_MIN);
     }
 
     /// A store with a budget of requests per second, of which one second's worth may come at once.

@@ -142,11 +142,13 @@ async fn an_interrupted_listing_is_resumed() {
     interrupted(&server, &catalogs, 50).await;
     let begun = server.listings();
     let resumed = opened(&server, &catalogs, CatalogCheck::Auto).await;
-    // Of the earlier 120 pages, the unfinished ones and those that recognise folders are listed again: up to 18 each time.
-    let pages = server.listings() - begun;
-    assert!(pages <= 120, "{pages} pages");
+    let resumed_pages = server.listings() - begun;
     assert!(journals(&catalogs).is_empty(), "the listing is complete");
     let whole = opened(&server, &tempfile::tempdir().unwrap(), CatalogCheck::Auto).await;
+    let pages = server.listings() - begun - resumed_pages;
+    // Of the earlier 120 pages, those that recognise folders and those under way at an interruption are listed again: some 40, and
+    // more on a busy machine.
+    assert!(resumed_pages + 30 <= pages, "{resumed_pages} of {pages} pages");
     assert_eq!((resumed.len(), resumed.catalog().hashes()), (150_000, whole.catalog().hashes()));
 }
 
