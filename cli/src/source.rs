@@ -135,14 +135,15 @@ pub(crate) struct ShuffleArgs {
     #[arg(long, value_name = "BYTES", conflicts_with = "window")]
     shuffle_bytes: Option<u64>,
     /// Number of consecutive samples that stay together until they are shuffled in a window: smaller pieces mix better and
-    /// take more requests [default: for tars on object storage, those of 256 KiB; with --window, blocks].
+    /// take more requests [default: for tars and uncompressed Arrow IPC on object storage, those of 256 KiB; with
+    /// --window, blocks].
     #[arg(long, value_name = "SAMPLES")]
     piece: Option<u32>,
     /// Number of lanes; for large jobs, a multiple of the largest world size [default: up to 64].
     #[arg(long, value_name = "N")]
     lanes: Option<u32>,
-    /// window mixes within a bounded memory: in folders and local tars, all samples; elsewhere pieces or blocks, and samples
-    /// within windows. full shuffles all samples; none keeps the catalog order.
+    /// window mixes within a bounded memory: in folders, local tars and local uncompressed Arrow IPC, all samples; elsewhere
+    /// pieces or blocks, and samples within windows. full shuffles all samples; none keeps the catalog order.
     #[arg(long, value_name = "KIND", default_value = "window", value_parser = ["window", "full", "none"])]
     shuffle: String,
 }

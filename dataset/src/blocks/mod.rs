@@ -15,6 +15,7 @@ use crate::cache::RangeReader;
 use crate::catalog::columns::Mapping;
 use crate::catalog::{Catalog, Content, FoundIn};
 use crate::format::guard::guarding;
+use crate::format::sides::Sides;
 use crate::format::units::UnitRows;
 use crate::format::{self, located};
 use crate::held::{as_declared, named};
@@ -63,6 +64,7 @@ struct Inner {
     schema: SchemaRef,
     /// Reads the parts of a mix.
     union: Option<UnionReader>,
+    sides: Sides,
 }
 
 impl BlockReader {
@@ -80,7 +82,7 @@ impl BlockReader {
             Content::Union(union) => Some(UnionReader::new(union, &columns, schema.clone(), cached)),
             Content::Located(_) | Content::Units { .. } => None,
         };
-        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union }))
+        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union, sides: Sides::default() }))
     }
 
     /// Returns the columns of every block.
@@ -254,14 +256,18 @@ impl Inner {
                 let _permit = self.storage.io().making(counted.making).await?;
                 return own_views(&fetched.rows(catalog, &self.columns)?);
             }
-            Content::Units { units, source_schema, mapping, added } => (units, source_schema, mapping, added),
+            Content::Units { units, source_schema, mapping, added, .. } => {
+                (units, source_schema, mapping, added)
+            }
             Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix is read through its parts")),
         };
         let unit = UnitRows {
             object: catalog.objects.get(shard as usize),
+            number: unit,
             description: units.read(unit as usize, &self.storage).await?,
             rows: first_row..first_row + (samples.end - samples.start),
             counted: catalog.counted(&samples),
+            sides: self.sides.clone(),
         };
         let Some(added) = added else {
             return self.read_unit(unit, source_schema, mapping, &self.columns, &reader).await;

@@ -9,9 +9,10 @@ impl Catalog {
     /// from measurements, so that ranks and workers choose the same order.
     pub fn access(&self) -> Access {
         match &self.content {
-            Content::Units { .. } => Access::Blocks,
+            Content::Units { has_parts: false, .. } => Access::Blocks,
+            Content::Units { .. } if self.is_local() => Access::Samples,
             Content::Located(_) if self.has_an_object_for_each_sample() || self.is_local() => Access::Samples,
-            Content::Located(_) => Access::Ranges,
+            Content::Located(_) | Content::Units { .. } => Access::Ranges,
             Content::Union(union) => {
                 let parts = union.parts().iter().map(|part| part.stored.catalog.access());
                 parts.min().unwrap_or(Access::Blocks)

@@ -96,8 +96,15 @@ pub(crate) enum Content {
     /// Metadata in memory, payloads at byte ranges of objects: folders, tars, manifests.
     Located(SampleTable),
     /// Columnar files read in units (row groups, record batches), whose descriptions the catalog keeps.
-    /// `added`: columns that are not in the files.
-    Units { units: UnitStore, source_schema: SchemaRef, mapping: Arc<Mapping>, added: Option<Added> },
+    Units {
+        units: UnitStore,
+        source_schema: SchemaRef,
+        mapping: Arc<Mapping>,
+        /// Columns that are not in the files.
+        added: Option<Added>,
+        /// Whether a part of any block can be read without the rest of it.
+        has_parts: bool,
+    },
     /// The catalogs of the parts of a mix.
     Union(Arc<Union>),
 }

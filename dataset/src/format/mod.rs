@@ -30,6 +30,7 @@ mod partitions;
 mod pattern;
 mod recognise;
 mod shards;
+pub(crate) mod sides;
 mod splits;
 mod tars;
 pub(crate) mod units;

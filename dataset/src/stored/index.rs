@@ -1,6 +1,6 @@
 //! `catalog.json`: what a stored catalog consists of, written last.
 
-use crate::catalog::{Catalog, Probed, UnsupportedAudio};
+use crate::catalog::{Catalog, Content, Probed, UnsupportedAudio};
 use crate::format;
 use crate::{Error, ErrorKind, Layout, Result, Storage};
 use bytes::Bytes;
@@ -54,6 +54,9 @@ pub(crate) struct Index {
     pub(crate) listing_notes: Option<usize>,
     #[serde(default)]
     pub(crate) null_columns: Vec<String>,
+    /// Whether a part of any block of units can be read. Absent in catalogs of earlier builds, whose blocks are read whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_parts: bool,
     #[serde(default)]
     pub(crate) columns_version: u32,
     pub(crate) tables: BTreeMap<String, Table>,
@@ -95,6 +98,7 @@ impl Index {
             notes: catalog.notes.clone(),
             listing_notes: catalog.listing_notes,
             null_columns: catalog.null_columns.clone(),
+            has_parts: matches!(catalog.content, Content::Units { has_parts: true, .. }),
             columns_version: format::of(catalog.layout).columns_version(),
             tables,
         }

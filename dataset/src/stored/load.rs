@@ -144,7 +144,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
             if !blocks.units_fit(units.len(), objects.len()) {
                 return Err("a block is in a unit that does not exist".into());
             }
-            columns_of_units(&tables, units, &schema, blocks.samples())?
+            columns_of_units(&tables, units, &schema, blocks.samples(), index.has_parts)?
         }
     };
     if !has_memory {
@@ -216,6 +216,7 @@ fn columns_of_units(
     units: UnitStore,
     schema: &SchemaRef,
     samples: u64,
+    has_parts: bool,
 ) -> Result<Content, String> {
     let source_schema = tables.schema_of("source")?;
     let mut mapping = map_columns(&source_schema, &HashMap::new()).map_err(|e| e.to_string())?;
@@ -237,7 +238,7 @@ fn columns_of_units(
         Some(added) => added.without(schema).map_err(|e| e.to_string())?,
         None => schema.clone(), // with its class names
     };
-    Ok(Content::Units { units, source_schema, mapping: Arc::new(mapping), added })
+    Ok(Content::Units { units, source_schema, mapping: Arc::new(mapping), added, has_parts })
 }
 
 /// Returns the stored hashes; computes those that version 3 lacks.

@@ -73,6 +73,7 @@ mod tests {
                 source_schema: schema,
                 mapping: Arc::new(mapping),
                 added: None,
+                has_parts: false,
             },
             audio: Vec::new(),
             notes: Vec::new(),

@@ -20,6 +20,7 @@ mod format_real_tools;
 mod format_speech;
 mod format_tars;
 mod identity;
+mod ipc_parts;
 mod parquet_lists;
 mod plan_sets;
 mod quality;

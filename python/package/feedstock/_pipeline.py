@@ -133,9 +133,9 @@ class Pipeline:
 
         What is permuted depends on how the data set is stored, so that the shuffle is as good as reads allow:
 
-        - folders, manifests and local tars: every sample (a full shuffle);
-        - tars on object storage: pieces of about 256 KiB, then samples inside windows of 256 MiB;
-        - Parquet and Arrow IPC: blocks, then samples inside windows of 512 MiB.
+        - folders, manifests, local tars and local Arrow IPC: every sample (a full shuffle);
+        - tars and Arrow IPC on object storage: pieces of about 256 KiB, then samples inside windows of 256 MiB;
+        - Parquet and compressed Arrow IPC: blocks, then samples inside windows of 512 MiB.
 
         With ``window``, it is blocks for all of them, unless ``piece`` is set. A loaded state keeps the order that it
         was saved with.

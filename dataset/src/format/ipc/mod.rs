@@ -4,7 +4,7 @@
 //! file: footer ─▶ batches     stream: message, message, … ─▶ batches ─▶ blocks (uncompressed batches cut by rows)
 //! ```
 //! A unit is one record batch: its place, its message, and its cuts. An uncompressed batch of plain columns is read by the
-//! buffer ranges that the requested rows and columns need (see [`slice`]). A compressed one, or one with lists or
+//! buffer ranges that the requested rows and columns need (see [`slice`]), so a part of a block can be read. A compressed one, or one with lists or
 //! dictionaries, is read whole and is one block.
 
 mod check;
@@ -20,6 +20,7 @@ use super::guard::guarded;
 use super::kinds::{Kind, Named, file_name, kind_of};
 use super::listing::Sources;
 use super::partitions::note_partitions;
+use super::sides::Side;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
 use crate::catalog::columns::{Mapping, bug, map_columns, pick};
@@ -114,6 +115,8 @@ impl Format for Ipc {
 struct File {
     schema: SchemaRef,
     batches: Vec<CutUnit>,
+    /// Whether rows of any batch can be read without the rest of it.
+    has_parts: bool,
 }
 
 async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
@@ -121,6 +124,7 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     let files = with.read_shards(&mut sources, "reading IPC messages", read).await?;
     let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
     let first = files.first().map(|file| file.schema.clone());
+    let has_parts = files.iter().all(|file| file.has_parts);
     let (blocks, units) = cut_units::tables(files.into_iter().map(|file| file.batches))?;
     let Some(schema) = first.filter(|_| blocks.samples() > 0) else {
         return Err(Error::config(format!(
@@ -136,7 +140,13 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
         schema: mapping.schema.clone(),
         payload: mapping.payload.clone(),
         audio: features::audio_of(&mapping.payload, &found.audio),
-        content: Content::Units { units, source_schema: schema, mapping: Arc::new(mapping), added: None },
+        content: Content::Units {
+            units,
+            source_schema: schema,
+            mapping: Arc::new(mapping),
+            added: None,
+            has_parts,
+        },
         notes: sources.notes,
         null_columns: Vec::new(),
         copied_from: None,
@@ -190,18 +200,20 @@ async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File>
     }
     let cut = |(batch, before)| cut_batch(batch, before, &schema, object, with);
     let batches = stream::iter(found).map(cut).buffered(MESSAGE_READS);
-    let batches = batches.try_filter_map(|batch| async move { Ok(batch) }).try_collect().await?;
-    Ok(File { schema, batches })
+    let batches: Vec<(CutUnit, bool)> =
+        batches.try_filter_map(|batch| async move { Ok(batch) }).try_collect().await?;
+    let has_parts = batches.iter().all(|(_, is_cut)| *is_cut);
+    Ok(File { schema, batches: batches.into_iter().map(|(batch, _)| batch).collect(), has_parts })
 }
 
-/// Cuts a batch into blocks; `None` for an empty one. `dictionaries` are those that it uses, and their memory.
+/// Cuts a batch into blocks; `None` for an empty one. Returns also whether its rows can be read separately. `dictionaries` are those that it uses, and their memory.
 async fn cut_batch(
     found: Found,
     (dictionaries, dictionary_memory): (Vec<Place>, u64),
     schema: &Schema,
     object: &ObjectRef,
     with: &Cataloguing<'_>,
-) -> Result<Option<CutUnit>> {
+) -> Result<Option<(CutUnit, bool)>> {
     let message = root_as_message(&found.metadata).map_err(|e| damaged(object, e))?;
     let header = message
         .header_as_record_batch()
@@ -240,8 +252,9 @@ async fn cut_batch(
             blocks.push(CutBlock { first_row: cut.row, rows, bytes: cut.bytes, memory });
         }
     }
+    let is_cut = !cuts.is_empty();
     let unit = Unit { batch: found.place, dictionaries, cuts };
-    Ok(Some(CutUnit { description: pack(&unit, &found.metadata)?, blocks }))
+    Ok(Some((CutUnit { description: pack(&unit, &found.metadata)?, blocks }, is_cut)))
 }
 
 fn pack(unit: &Unit, metadata: &[u8]) -> Result<Vec<u8>> {
@@ -296,7 +309,7 @@ async fn fetch(
     columns: &[usize],
     reader: &RangeReader,
 ) -> Result<Fetched> {
-    let UnitRows { object, description, rows, counted } = unit;
+    let UnitRows { object, number, description, rows, counted, sides } = unit;
     let (unit, metadata) = unpack(&description)?;
     let message = root_as_message(&metadata).map_err(|e| damaged(&object, e))?;
     let header = message.header_as_record_batch().ok_or_else(|| damaged(&object, "no record batch"))?;
@@ -311,16 +324,21 @@ async fn fetch(
         let origins: Vec<_> = columns.iter().map(|&c| mapping.origins[c]).collect();
         let body = unit.batch.offset + unit.batch.meta;
         let batch_rows = u64::try_from(header.length()).unwrap_or(0);
-        let extents = match slice::extents_of_cuts(&rows, &unit.cuts, batch_rows) {
-            Some(extents) => extents,
-            None => shapes.extents(&origins, &rows, body, &object, reader).await?,
+        let (extents, side) = match slice::extents_of_cuts(&rows, &unit.cuts, batch_rows) {
+            Some(extents) => (extents, Side::default()),
+            None => {
+                let small = shapes.small(&origins, batch_rows, body..unit.batch.range().end);
+                let small = small.map_err(|e| damaged(&object, e))?;
+                let side = sides.of_unit(number, &object, &small, reader).await?;
+                (shapes.extents(&origins, &rows, body, &object, (&side, reader)).await?, side)
+            }
         };
         let (needed, pieces) = shapes.plan(&origins, &rows, &extents).map_err(|e| damaged(&object, e))?;
         let ranges: Vec<Range<u64>> = needed.iter().map(|r| body + r.start..body + r.end).collect();
         if ranges.iter().any(|r| r.end > unit.batch.range().end) {
             return Err(damaged(&object, "a buffer is outside its batch"));
         }
-        let bytes = reader.read_ranges(&object, &ranges).await?;
+        let bytes = side.read_ranges(&object, &ranges, reader).await?;
         FetchedBytes::Cut { pieces, bytes }
     };
     Ok(Fetched { object, rows, counted: counted.memory, bytes })

@@ -4,6 +4,7 @@
 //! Fixed-width buffers, validity bits and offsets are cut by arithmetic. The places of the values of a run of rows are read
 //! from the offsets once, when the catalog is built. So a block is one coalesced read, of the requested columns only.
 
+use super::super::sides::Side;
 use crate::cache::RangeReader;
 use crate::catalog::columns::Origin;
 use crate::{Error, ObjectRef, Result, Storage};
@@ -17,6 +18,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 type Span = Range<u64>;
+
+/// Most bytes a row of a small buffer: numbers, offsets, file names.
+const SMALL_ROW_BYTES: u64 = 64;
+/// Buffers end at a multiple of it.
+const PADDING_BYTES: u64 = 64;
 
 /// A run of rows that is one block: from `row` to the next cut.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -79,7 +85,7 @@ impl Shapes {
         rows: &Span,
         body: u64,
         object: &ObjectRef,
-        reader: &RangeReader,
+        (side, reader): (&Side, &RangeReader),
     ) -> Result<Vec<Span>> {
         let bad = |what: &str| Error::damage(format!("{}: {what}; the file is damaged", object.uri));
         let mut wanted: Vec<(usize, Span, &Span, u64)> = Vec::new();
@@ -97,7 +103,7 @@ impl Shapes {
             }
         }
         let spans: Vec<Span> = wanted.iter().map(|(_, span, ..)| span.clone()).collect();
-        let bytes = reader.read_ranges(object, &spans).await?;
+        let bytes = side.read_ranges(object, &spans, reader).await?;
         let mut extents = vec![0..0; index];
         for ((index, _, values, width), bytes) in wanted.into_iter().zip(bytes) {
             let offsets = if width == 4 { offsets_of::<4>(&bytes) } else { offsets_of::<8>(&bytes) };
@@ -108,6 +114,19 @@ impl Shapes {
             extents[index] = first..last;
         }
         Ok(extents)
+    }
+
+    /// Returns where the small buffers of the columns that `origins` need are in the object, whose batch has its body at `body`:
+    /// all but payloads and long texts.
+    pub(super) fn small(&self, origins: &[Origin], rows: u64, body: Span) -> Result<Vec<Span>, String> {
+        let most = rows.saturating_mul(SMALL_ROW_BYTES).saturating_add(PADDING_BYTES);
+        let needed = self.0.iter().enumerate().filter(|(i, _)| origins.iter().any(|o| o.top_level() == *i));
+        let buffers = needed.flat_map(|(_, shape)| buffers_of(shape));
+        let small = buffers.filter(|span| !span.is_empty() && span.end - span.start <= most).map(|span| {
+            let in_object = body.start.checked_add(span.start)?..body.start.checked_add(span.end)?;
+            (in_object.end <= body.end).then_some(in_object)
+        });
+        small.collect::<Option<_>>().ok_or_else(|| "a buffer is outside its batch".to_owned())
     }
 
     /// Returns the spans of the body that `origins` need for `rows`, whose values are at `extents`, and how to make columns
@@ -131,6 +150,21 @@ impl Shapes {
             columns.push((i, plan.piece(shape, wanted.as_deref())?));
         }
         Ok((plan.spans, Pieces(columns)))
+    }
+}
+
+/// Returns all buffers of a shape.
+fn buffers_of(shape: &Shape) -> Vec<&Span> {
+    match shape {
+        Shape::Null => Vec::new(),
+        Shape::Bits { validity, bits } => validity.iter().chain([bits]).collect(),
+        Shape::Fixed { validity, data, .. } => validity.iter().chain([data]).collect(),
+        Shape::Variable { validity, offsets, values, .. } => {
+            validity.iter().chain([offsets, values]).collect()
+        }
+        Shape::Struct { validity, children } => {
+            validity.iter().chain(children.iter().flat_map(buffers_of)).collect()
+        }
     }
 }
 

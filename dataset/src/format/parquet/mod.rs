@@ -163,7 +163,13 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
         payload: mapping.payload.clone(),
         audio: features::audio_of(&mapping.payload, &found.audio),
         null_columns: null_columns(&nulls, &source_schema, &mapping),
-        content: Content::Units { units, source_schema, mapping: Arc::new(mapping), added: None },
+        content: Content::Units {
+            units,
+            source_schema,
+            mapping: Arc::new(mapping),
+            added: None,
+            has_parts: false,
+        },
         notes,
         copied_from: None,
     })

@@ -82,7 +82,7 @@ pub(crate) async fn fetch(
     columns: &[usize],
     reader: &RangeReader,
 ) -> Result<Fetched> {
-    let UnitRows { object, description, rows, counted } = unit;
+    let UnitRows { object, description, rows, counted, .. } = unit;
     let metadata = parse_unit(&description)?;
     let group = metadata.row_group(0).clone();
     let unfit = |e: ParquetError| damaged(&object, e);
