@@ -4,8 +4,8 @@
 //! file: footer ─▶ batches     stream: message, message, … ─▶ batches ─▶ blocks (uncompressed batches cut by rows)
 //! ```
 //! A unit is one record batch: its place, its message, and its cuts. An uncompressed batch of plain columns is read by the
-//! buffer ranges that the requested rows and columns need (see [`slice`]), so a part of a block can be read. A compressed one, or one with lists or
-//! dictionaries, is read whole and is one block.
+//! buffer ranges that the requested rows and columns need (see [`slice`]), so a part of a block can be read. A compressed one, or
+//! one with lists or dictionaries, is read whole and is one block.
 
 mod check;
 mod lengths;
@@ -206,7 +206,8 @@ async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File>
     Ok(File { schema, batches: batches.into_iter().map(|(batch, _)| batch).collect(), has_parts })
 }
 
-/// Cuts a batch into blocks; `None` for an empty one. Returns also whether its rows can be read separately. `dictionaries` are those that it uses, and their memory.
+/// Cuts a batch into blocks, and tells whether its rows can be read separately; `None` for an empty one. `dictionaries` are those
+/// that it uses, and their memory.
 async fn cut_batch(
     found: Found,
     (dictionaries, dictionary_memory): (Vec<Place>, u64),
