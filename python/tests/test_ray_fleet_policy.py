@@ -65,6 +65,14 @@ def test_grows_after_ten_seconds_by_what_is_missing() -> None:
     assert sizes.run(11, [0.06]) == [10, 11]
 
 
+def test_an_empty_fleet_grows_and_empties_again() -> None:
+    sizes = Sizes(0, 8, delay=5)
+    assert sizes.run(60, needs(3))[-1] == 3
+    assert sizes.run(4 * 60, [0.0])[-1] == 0
+    assert Sizes(0, 8).run(60, [0.0]) == [0]
+    assert Sizes(0, 0).run(60, [1.0]) == [0]
+
+
 def test_at_most_doubles_at_once_and_never_passes_the_bounds() -> None:
     sizes = Sizes(1, 11)
     assert sizes.run(60, [1.0]) == [1, 2, 4, 8, 11]

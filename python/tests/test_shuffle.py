@@ -1,8 +1,10 @@
 """`Pipeline.shuffle`: what is permuted by default, its options, and states of other orders."""
 
+import io
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -51,6 +53,46 @@ def test_a_saved_order_is_kept(folder: Path) -> None:
     resumed.load_state_dict(state)
     assert [batch.sample_ids.tolist() for batch in resumed] == rest
     assert sorted(sample for batch in taken + rest for sample in batch) == list(range(60))
+
+
+def ipc(folder: Path, compression: str | None) -> Path:
+    """90 pictures, each of its own brightness, in two files of batches of 7 rows as pyarrow writes them."""
+    folder.mkdir()
+    for file in range(2):
+        images, numbers = [], range(file * 45, file * 45 + 45)
+        for number in numbers:
+            encoded = io.BytesIO()
+            Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(encoded, "png")
+            images.append(encoded.getvalue() + bytes(number))  # of different lengths
+        table = pa.table(
+            {
+                "image": pa.array(images, pa.large_binary()),
+                "label": pa.array([number if number % 5 else None for number in numbers], pa.int16()),
+                "name": [f"picture {number}" for number in numbers],
+            }
+        )
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_file(folder / f"part-{file}.arrow", table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=7)
+    return folder
+
+
+def test_ipc_of_pyarrow_is_shuffled_in_full_unless_it_is_compressed(tmp_path: Path) -> None:
+    plain, compressed = fs.Dataset(ipc(tmp_path / "plain", None)), fs.Dataset(ipc(tmp_path / "lz4", "lz4"))
+    assert order(plain.shuffle(seed=7)).startswith("a full shuffle")
+    assert "in blocks" in order(compressed.shuffle(seed=7))
+    for data in (plain, compressed):
+        pipeline = (
+            data.columns(["image", "name"]).map("image", fs.decode_image(), fs.resize(8)).shuffle(seed=7)
+        )
+        seen = []
+        for batch in pipeline.batch(10).epochs(1).loader():
+            samples = batch.sample_ids.tolist()
+            assert batch["image"].numpy()[:, 0, 0, 0].tolist() == samples
+            assert list(batch["name"]) == [f"picture {sample}" for sample in samples]
+            seen += samples
+        assert sorted(seen) == list(range(90))
+        assert seen != sorted(seen)
 
 
 def test_a_window_beyond_the_budget_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -97,7 +97,7 @@ class Policy:
             self._calm_since = None
         elif self._calm_since is None:
             self._calm_since = now
-        if ready and not pending and self._waits_long(now):
+        if not pending and self._waits_long(now):
             self._grow(ready)
         elif self._calm_since is not None and now - self._calm_since >= self._patience:
             self._shrink(now, ready, pending)
@@ -113,6 +113,7 @@ class Policy:
         return sum(share for _, share in self._looks) / len(self._looks)
 
     def _grow(self, ready: int) -> None:
+        # A fleet of min_workers=0 that has no worker gets its first one, of which no estimate is possible.
         busy = max(1.0 - self._mean(), 1e-9)
         estimate = math.ceil(min(ready / busy, ready * self._scaling.growth))
         grown = min(max(estimate, ready + 1, self._size), self._max)
