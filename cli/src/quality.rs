@@ -7,7 +7,7 @@ use feedstock_dataset::{
     ShuffleQuality, StepShape, StepSize, Tail,
 };
 
-/// Measures the order for steps of `batch_size` samples a rank, or as many as there are. `None` if not every rank gets a sample.
+/// Measures the order for steps of `batch_size` samples a rank; of fewer if the data set is smaller. `None` if not every rank gets a sample.
 pub(crate) fn of(
     dataset: &Dataset,
     shuffle: &Shuffle,

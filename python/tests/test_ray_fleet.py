@@ -24,6 +24,7 @@ pytest.importorskip("ray")
 
 import ray
 from programs.ray_cluster import PATIENCE_S, RayCluster
+from ray.core.generated import autoscaler_pb2
 
 from feedstock.ray import WORKER_RESOURCE, Fleet, Scaling, find
 from feedstock.ray.fleet.renewal import Renewal
@@ -236,6 +237,27 @@ def test_a_lost_node(start: Any, cluster: RayCluster, nodes: dict[str, Any]) -> 
         fleet.shutdown(0)
     finally:
         cluster.remove_node(spare)
+
+
+def test_a_draining_node_is_left_before_it_is_lost(start: Any, cluster: RayCluster) -> None:
+    two = [cluster.add_node(**{WORKER_RESOURCE: 2, "spare": 2}) for _ in range(2)]
+    try:
+        fleet = start(2, placement="PACK", resources={WORKER_RESOURCE: 1, "spare": 1})
+        fleet.wait(2, timeout=PATIENCE_S)
+        (node,) = set(places(fleet))
+        before = {worker["number"] for worker in serving(fleet)}
+        client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+        notice = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        in_ten_minutes = time.time_ns() // 1_000_000 + 600_000
+        accepted, why = client.drain_node(node, notice, "a spot notice", in_ten_minutes)
+        assert accepted, why
+        until("two others", lambda: len({worker["number"] for worker in serving(fleet)} - before) == 2)
+        assert node not in places(fleet)
+        assert fleet.status()["failure"] is None, "no worker was lost"
+        fleet.shutdown(0)
+    finally:
+        for spare in two:
+            cluster.remove_node(spare)
 
 
 # The number of workers

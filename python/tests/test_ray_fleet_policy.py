@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -11,6 +12,7 @@ import feedstock as fs
 pytest.importorskip("ray")
 
 from feedstock.ray.fleet.metrics import Metrics
+from feedstock.ray.fleet.notices import remaining
 from feedstock.ray.fleet.placement import choose, without
 from feedstock.ray.fleet.policy import Policy, Scaling
 from feedstock.ray.fleet.spec import Timing
@@ -241,6 +243,26 @@ def test_a_lost_worker_is_replaced_elsewhere() -> None:
     (start,) = fleet.tick(100)
     assert start == Start(3, frozenset("a"), False), "it had served before, so it is replaced at once"
     assert fleet.failure == "worker 1: killed"
+
+
+def test_workers_of_a_leaving_node_hand_over_and_are_replaced_elsewhere() -> None:
+    fleet = state(3)
+    first, _, last = numbers(fleet.tick(0), Start)
+    for number, node in [(first, "a"), (last, "b")]:
+        fleet.placed(0, number, node)
+    fleet.started(0, first, "a", "a:1")
+    fleet.renew(100, None, ())
+    fleet.leaving(100, {"a": 20.0, "b": math.inf})
+    actions = fleet.tick(100)
+    assert Drain(first, 10.0) in actions, "half of the 20 s"
+    assert numbers(actions, Kill) == [last], "one that starts there has nothing to hand over"
+    assert [action.avoid for action in actions if isinstance(action, Start)] == [frozenset("ab")] * 2
+    assert (fleet.addresses, fleet.failure) == ([], None)
+    fleet.leaving(101, {"a": 19.0, "b": math.inf})
+    assert fleet.tick(101) == [], "once"
+    assert remaining(0, 5e12) == math.inf
+    assert remaining(5e12 + 30_000, 5e12) == 30.0
+    assert remaining(5e12 - 1, 5e12) == 0.0
 
 
 def test_workers_that_fail_at_once_are_started_ever_later() -> None:

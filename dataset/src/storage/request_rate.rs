@@ -6,7 +6,7 @@
 //! *climb*; from there on it doubles with each climb, so that a store that has grown is soon used again.
 //!
 //! A climb is short at first (2 s, then 4 s, …), to find the store's limit, and grows until it takes [`CLIMB_REQUESTS`]: a
-//! process is then refused about once in so many requests. A pure state machine: times are arguments.
+//! process is then refused about once in that number of requests. A pure state machine: times are arguments.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ const CLIMB_MAX_S: f64 = 600.0;
 const CLIMB_MIN_S: f64 = 10.0;
 /// A rate that falls below this part of the old one means that the store's limit has changed; the search starts again.
 const CHANGED: f64 = 0.6;
-/// The rate falls to no less than this part at once: the answers of two seconds say little about a low rate.
+/// The rate falls to no less than this part at once: a low rate gives few answers in two seconds.
 const FALL_MAX: f64 = 0.5;
 /// A first refusal lowers the rate to no less than this, in requests per second: a store is quickly refused again if it serves
 /// less, and a process that has just begun has few answers to go by.
 const FIRST_MIN: f64 = 100.0;
 /// The lowest rate, in requests per second.
 const RATE_MIN: f64 = 0.5;
-/// A store that refuses this many times what it answers serves nobody: that is an outage, during which the waits between attempts
-/// grow, and no rate is too high.
+/// A store that refuses more than this multiple of what it answers has an outage: the waits between attempts grow then, and a
+/// lower rate would only delay the recovery.
 const OUTAGE: f64 = 10.0;
 
 /// When the next request may start.
@@ -80,7 +80,7 @@ impl RequestRate {
         self.answers.add(now);
     }
 
-    /// Records that the store refused a request that started at `started`. Requests from before the last refusal say nothing new.
+    /// Records that the store refused a request that started at `started`. Requests from before the last refusal give no new information.
     pub(super) fn on_refusal(&mut self, now: Duration, started: Duration) {
         self.refusals.add(now);
         let answered = self.answers.per_s(now);

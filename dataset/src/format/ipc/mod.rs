@@ -206,7 +206,7 @@ async fn read_object(object: &ObjectRef, with: &Cataloguing<'_>) -> Result<File>
     Ok(File { schema, batches: batches.into_iter().map(|(batch, _)| batch).collect(), has_parts })
 }
 
-/// Cuts a batch into blocks, and tells whether its rows can be read separately; `None` for an empty one. `dictionaries` are those
+/// Returns a batch's blocks, and whether its rows can be read separately; `None` for an empty one. `dictionaries` are those
 /// that it uses, and their memory.
 async fn cut_batch(
     found: Found,

@@ -25,6 +25,7 @@ import ray.util
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .metrics import Metrics
+from .notices import Notices
 from .placement import Free, choose, without
 from .policy import Policy
 from .spec import Identity, Joined, Renewed, Spec, controller_name
@@ -60,6 +61,7 @@ class Controller:
         ] = []  # time, worker, method, what to do with the result
         self._incarnation = time.time_ns()  # versions of before a restart are not valid
         self._metrics = Metrics(spec.name)
+        self._notices = Notices()
         found = self._find()
         policy = Policy(spec.min_workers, spec.max_workers, spec.scaling, size=len(found))
         self._state = FleetState(
@@ -134,8 +136,11 @@ class Controller:
     def _run(self) -> None:
         while not self._over.is_set():
             try:
+                now = time.monotonic()
+                leaving = self._notices.look(now)
                 with self._lock:
-                    actions = self._state.tick(time.monotonic())
+                    self._state.leaving(now, leaving)
+                    actions = self._state.tick(now)
                 self._act(actions)
                 self._ask_again()
                 self._settle()

@@ -76,6 +76,7 @@ class Timing:
             ranks make 500 small calls a second, of the 5,000 that an actor can handle.
         rank: A rank that was silent for this time, five renewals, no longer counts.
         avoid: After a worker failed on a node, new workers avoid that node for this time if another one has room.
+        avoid_most: A node that is about to leave the cluster is avoided until then, at most for this time.
         adopt: A worker that is older than the controller must respond within this time, or is replaced.
         place: A worker that was sent to a node with room must run within this time, or is requested for any node.
         backoff: Workers that fail soon after they started are started again after this time, which doubles.
@@ -88,6 +89,7 @@ class Timing:
     renew: float = 2.0
     rank: float = 10.0
     avoid: float = 60.0
+    avoid_most: float = 3600.0
     adopt: float = 15.0
     place: float = 30.0
     backoff: float = 1.0

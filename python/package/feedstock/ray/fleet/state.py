@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -186,6 +186,22 @@ class FleetState:
             wait = self._timing.backoff * 2.0 ** min(self._failures, 16)
             self._start_at = now + min(wait, self._timing.backoff_most)
             self._failures += 1
+
+    def leaving(self, now: float, nodes: Mapping[str, float]) -> None:
+        """Moves the fleet off ``nodes``, which leave the cluster in that many seconds.
+
+        Serving workers are drained for half of that time at most, so that the handover ends before the node does.
+        Others are requested elsewhere at once.
+        """
+        for node, seconds in nodes.items():
+            self._avoid[node] = now + max(self._timing.avoid, min(seconds, self._timing.avoid_most))
+        for worker in self.workers:
+            if worker.node is None or worker.node not in nodes or self._ending is not None:
+                continue
+            if worker.phase is Phase.SERVING:
+                self._drain(now, worker, min(self._drain_seconds, nodes[worker.node] / 2))
+            elif worker.phase is Phase.STARTING:
+                self._kill(worker, "its node leaves the cluster")
 
     def drained(self, number: int) -> None:
         """Records that no rank reads from a draining worker any more, or that its time is over."""
