@@ -27,7 +27,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Steps planned ahead of the running ones at most, however large the budget: at 10 ms a step that is over half a
 /// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
-const STEPS_AHEAD: usize = 64;
+pub(crate) const STEPS_AHEAD: usize = 64;
 
 /// Extents that a "waiting for storage" message names.
 const NAMED_EXTENTS: usize = 3;
