@@ -4,6 +4,7 @@ use super::bucket::BucketArgs;
 use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::medium::Medium;
+use super::memory::MemoryArgs;
 use super::output::{Output, bytes, count, hours};
 use super::plan::StepArgs;
 use super::preview::{encoded, payload_column};
@@ -78,16 +79,8 @@ pub(crate) struct Command {
     /// Milliseconds to sleep after each step, to simulate a trainer's computation.
     #[arg(long, default_value_t = 0, value_name = "MS")]
     step_ms: u64,
-    /// Number of batches in memory for each rank.
-    #[arg(long, default_value_t = 4)]
-    slots: usize,
-    /// Bytes of decompressed blocks in memory for each rank [default: 1 GiB].
-    #[arg(long, value_name = "BYTES")]
-    budget_bytes: Option<u64>,
-    /// Bytes of working memory that each CPU thread may take for one sample. Larger samples borrow from
-    /// --budget-bytes [default: 64 MiB].
-    #[arg(long, value_name = "BYTES")]
-    decoder_memory: Option<u64>,
+    #[command(flatten)]
+    memory: MemoryArgs,
     /// Replace samples that cannot be decoded, up to 1 % of all samples, instead of stopping.
     #[arg(long)]
     skip_bad: bool,
@@ -132,15 +125,9 @@ impl Command {
             .shuffle(self.order.shuffle()?)
             .tail(self.cut.tail())
             .epochs(self.cut.epoch.saturating_add(self.epochs))
-            .slots(self.slots)
             .threads(common.threads());
         pipeline = self.lengths.apply(pipeline, self.cut.global_batch())?;
-        if let Some(budget) = self.budget_bytes {
-            pipeline = pipeline.budget_bytes(budget);
-        }
-        if let Some(bytes) = self.decoder_memory {
-            pipeline = pipeline.decoder_memory(bytes);
-        }
+        pipeline = self.memory.apply(pipeline);
         if self.skip_bad {
             pipeline = pipeline.on_error(OnError::skip());
         }
@@ -225,7 +212,7 @@ impl Command {
             workers,
             stats,
             ledgers,
-            slot_bytes: run.batch_bytes * (self.slots * ranks.len()) as u64,
+            slot_bytes: run.batch_bytes * (self.memory.slots * ranks.len()) as u64,
             audio_s_after_first: run.audio_s_after_first(),
             padding_share: run.padding_share(),
         })

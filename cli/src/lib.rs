@@ -17,6 +17,7 @@ mod doctor;
 mod failure;
 mod inspect;
 mod medium;
+mod memory;
 mod ops;
 mod output;
 mod plan;
@@ -73,7 +74,7 @@ enum Command {
     Cursor(cursor::Command),
     Plan(plan::Command),
     Ops(ops::Command),
-    Bench(bench::Command),
+    Bench(Box<bench::Command>),
     Preview(preview::Command),
     Shard(shard::Command),
     Worker(worker::Command),

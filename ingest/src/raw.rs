@@ -132,6 +132,7 @@ impl RawBatches {
             position: options.position,
             end_epoch: Some(options.epoch + 1),
             budget_bytes: options.budget_bytes,
+            prefetch_bytes: options.budget_bytes,
             sample_bytes: 0, // nothing is decoded
         };
         let ready = Arc::new(Ready::default());

@@ -168,13 +168,15 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.epochs(epochs))
     }
 
-    #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, decoder_memory = None, deadline = None))]
+    #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, prefetch_bytes = None, decoder_memory = None, deadline = None))]
+    #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn options(
         &self,
         py: Python<'_>,
         threads: Option<usize>,
         slots: Option<usize>,
         budget_bytes: Option<u64>,
+        prefetch_bytes: Option<u64>,
         decoder_memory: Option<u64>,
         deadline: Option<f64>,
     ) -> PyResult<Self> {
@@ -184,6 +186,7 @@ impl Pipeline {
             pipeline = threads.map_or(pipeline.clone(), |threads| pipeline.threads(threads));
             pipeline = slots.map_or(pipeline.clone(), |slots| pipeline.slots(slots));
             pipeline = budget_bytes.map_or(pipeline.clone(), |bytes| pipeline.budget_bytes(bytes));
+            pipeline = prefetch_bytes.map_or(pipeline.clone(), |bytes| pipeline.prefetch_bytes(bytes));
             pipeline = decoder_memory.map_or(pipeline.clone(), |bytes| pipeline.decoder_memory(bytes));
             deadline.map_or(pipeline.clone(), |deadline| pipeline.deadline(deadline))
         })

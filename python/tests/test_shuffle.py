@@ -51,3 +51,18 @@ def test_a_saved_order_is_kept(folder: Path) -> None:
     resumed.load_state_dict(state)
     assert [batch.sample_ids.tolist() for batch in resumed] == rest
     assert sorted(sample for batch in taken + rest for sample in batch) == list(range(60))
+
+
+def test_a_window_beyond_the_budget_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in range(60):
+        (tmp_path / f"{name:02}.jpg").write_bytes(bytes(1024))
+    data = fs.Dataset(tmp_path, block_bytes=4096)
+    with caplog.at_level("WARNING", logger="feedstock"):
+        for window, is_beyond in ((None, False), (60, True)):
+            pipeline = data.shuffle(seed=7, window=window).batch(3).epochs(1).options(budget_bytes=5 * 4096)
+            with pipeline.loader() as loader:
+                samples = sorted(sample for batch in loader for sample in batch.sample_ids.tolist())
+                refetched = loader.stats()["refetched_blocks"]
+            assert samples == list(range(60))
+            assert (refetched > 0) == is_beyond
+            assert caplog.text.count("does not hold all data until it is needed again") == int(is_beyond)

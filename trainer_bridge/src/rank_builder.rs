@@ -184,6 +184,7 @@ impl RankBuilder {
             position,
             end_epoch: pipeline.epochs,
             budget_bytes: pipeline.budget_bytes,
+            prefetch_bytes: pipeline.prefetch_bytes,
             sample_bytes: sample_bytes(pipeline.decoder_memory, pipeline.budget_bytes),
         };
         let settings = Settings {

@@ -19,6 +19,18 @@ impl Catalog {
         }
     }
 
+    /// Whether a part of it costs little to read a second time: local files that are not decompressed, which the operating
+    /// system caches.
+    pub fn is_cheap_to_read_again(&self) -> bool {
+        match &self.content {
+            Content::Units { .. } => false,
+            Content::Located(_) => self.is_local(),
+            Content::Union(union) => {
+                union.parts().iter().all(|part| part.stored.catalog.is_cheap_to_read_again())
+            }
+        }
+    }
+
     /// Whether objects have one sample each, as in folders.
     fn has_an_object_for_each_sample(&self) -> bool {
         self.objects.len() as u64 >= self.samples()

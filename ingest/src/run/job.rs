@@ -41,6 +41,9 @@ pub struct Job {
     pub end_epoch: Option<u64>,
     /// Bytes of blocks held in memory at most, decompressed, and of working memory beyond [`Engine::decoder_memory`](crate::Engine::decoder_memory).
     pub budget_bytes: u64,
+    /// Bytes fetched at most for steps that have no place yet, apart from the first two. Of local files, no more in all is kept for the
+    /// next epoch.
+    pub prefetch_bytes: u64,
     /// A sample that takes more working memory is bad. [`sample_bytes`] is the usual limit.
     pub sample_bytes: u64,
 }

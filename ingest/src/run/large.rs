@@ -184,7 +184,7 @@ impl<P> ParkedRows<P> {
     }
 }
 
-fn mib(bytes: u64) -> f64 {
+pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 

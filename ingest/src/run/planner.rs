@@ -72,7 +72,12 @@ impl Planner {
 
     /// The time of `step` among all steps of all epochs.
     pub(crate) fn time(&self, step: &Step) -> PlanTime {
-        step.epoch.saturating_mul(self.walk.plan().stride()).saturating_add(step.position.0)
+        self.epoch_start(step.epoch).saturating_add(step.position.0)
+    }
+
+    /// The time at which `epoch` begins.
+    pub(crate) fn epoch_start(&self, epoch: u64) -> PlanTime {
+        epoch.saturating_mul(self.walk.plan().stride())
     }
 
     /// When `extent` is needed again after the step at `time` of `epoch`.
@@ -106,7 +111,7 @@ impl Planner {
 
     fn next_pass_use(&mut self, extent: Extent, epoch: u64, time: PlanTime) -> PlanTime {
         if self.walk.order.epoch() == epoch {
-            let epoch_start = epoch.saturating_mul(self.walk.plan().stride());
+            let epoch_start = self.epoch_start(epoch);
             let position = Position(time.saturating_sub(epoch_start));
             if let Some(next) = self.walk.order.next_pass(extent, position) {
                 return epoch_start.saturating_add(next.0);

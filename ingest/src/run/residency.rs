@@ -196,9 +196,24 @@ impl Residency {
         Some(evicted)
     }
 
+    /// Drops what is not needed before `from`, the last first, until at most `kept_bytes` are used, and returns it.
+    pub(crate) fn trim(&mut self, kept_bytes: u64, from: PlanTime) -> Vec<Extent> {
+        let mut dropped = Vec::new();
+        while self.used_bytes > kept_bytes && self.idle.last().is_some_and(|(next_use, _)| *next_use >= from)
+        {
+            dropped.extend(self.idle.pop_last().and_then(|(_, extent)| self.forget(extent)));
+        }
+        dropped
+    }
+
     fn evict(&mut self, now: PlanTime) -> Option<Extent> {
         let passed_by = self.idle.first().is_some_and(|(next_use, _)| *next_use < now);
         let (_, extent) = if passed_by { self.idle.pop_first() } else { self.idle.pop_last() }?;
+        self.forget(extent)
+    }
+
+    /// Takes `extent`, which is idle no more, out of the books.
+    fn forget(&mut self, extent: Extent) -> Option<Extent> {
         let resident = self.resident.remove(&extent)?;
         self.used_bytes -= resident.bytes;
         self.idle_bytes -= resident.bytes;
@@ -267,6 +282,19 @@ mod tests {
         assert_eq!(residency.shrink_to(20, 0), Some(vec![need(1, 0).extent]));
         assert_eq!((residency.used_bytes(), residency.lacking_bytes(5)), (15, 0));
         assert_eq!(residency.lacking_bytes(6), 1);
+    }
+
+    #[test]
+    fn trimming_drops_what_a_later_epoch_needs_and_nothing_else() {
+        let mut residency = Residency::new(100);
+        residency.admit(&[need(0, 10), need(1, 10), need(2, 10), need(3, 10)], 0, 0).unwrap();
+        for (block, next_use) in [(0, 7), (1, 120), (2, 105)] {
+            residency.unpin(need(block, 0).extent, next_use);
+        }
+        assert_eq!(residency.trim(40, 100), []);
+        assert_eq!(residency.trim(30, 100), [need(1, 0).extent]);
+        assert_eq!(residency.trim(0, 100), [need(2, 0).extent], "7 is soon, and 3 is pinned");
+        assert_eq!(residency.used_bytes(), 20);
     }
 
     proptest! {

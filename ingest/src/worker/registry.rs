@@ -349,6 +349,7 @@ impl Registry {
             position: cursor.position,
             end_epoch,
             budget_bytes: budget_bytes.max(self.least_bytes),
+            prefetch_bytes: u64::MAX, // what is reserved is the limit
             sample_bytes,
         };
         let most_bytes = most_bytes.max(job.budget_bytes);

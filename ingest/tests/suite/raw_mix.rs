@@ -131,6 +131,7 @@ fn job(dataset: &Dataset, shuffle: &Shuffle, size: StepSize, budget_bytes: u64) 
         position: Position(0),
         end_epoch: Some(1),
         budget_bytes,
+        prefetch_bytes: budget_bytes,
         sample_bytes: budget_bytes,
     }
 }

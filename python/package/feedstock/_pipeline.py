@@ -282,6 +282,7 @@ class Pipeline:
         threads: int | None = None,
         slots: int | None = None,
         budget_bytes: int | None = None,
+        prefetch_bytes: int | None = None,
         decoder_memory: int | None = None,
         deadline: float | None = None,
     ) -> Pipeline:
@@ -297,6 +298,9 @@ class Pipeline:
             slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 in use.
             budget_bytes: Bytes of fetched blocks in memory for each loader, decompressed (images and audio stay
                 encoded); default 1 GiB, twice the default shuffle window.
+            prefetch_bytes: Bytes that each loader fetches for batches that have no slot yet; default 128 MiB. The next
+                two batches are fetched in any case, and no more than 64. Of files on a local disk, no more than these
+                bytes are kept for the next epoch, since the operating system caches files.
             decoder_memory: Bytes of working memory of each CPU thread for one sample: the decoded image or waveform,
                 and what the decoder and ops need in addition. Default 64 MiB, a 22-megapixel RGB image. A sample that
                 needs more borrows the rest from ``budget_bytes`` until it is decoded. One that needs more than
@@ -317,6 +321,7 @@ class Pipeline:
             "threads": whole_or_none("threads", threads, 1),
             "slots": whole_or_none("slots", slots, 2),  # one is read while one is written
             "budget_bytes": whole_or_none("budget_bytes", budget_bytes),
+            "prefetch_bytes": whole_or_none("prefetch_bytes", prefetch_bytes),
             "decoder_memory": whole_or_none("decoder_memory", decoder_memory),
             "deadline": deadline,
         }

@@ -20,6 +20,10 @@ const SLOTS: usize = 4;
 /// Twice the default shuffle window: the window's blocks, those that cross its edges, and reads ahead.
 const BUDGET_BYTES: u64 = 1 << 30;
 
+/// 1,200 photographs of 110 kB: half a second ahead of a rank that trains on 2,400 a second, while 999 of 1,000 reads from object
+/// storage take less.
+const PREFETCH_BYTES: u64 = 128 << 20;
+
 /// Longer than any retry of storage, shorter than the timeout of a collective (10 min in torch.distributed).
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -36,6 +40,7 @@ pub struct Pipeline {
     pub(crate) slots: usize,
     pub(crate) threads: Option<usize>,
     pub(crate) budget_bytes: u64,
+    pub(crate) prefetch_bytes: u64,
     pub(crate) decoder_memory: u64,
     pub(crate) deadline: Duration,
     pub(crate) workers: Option<Workers>,
@@ -55,6 +60,7 @@ impl Pipeline {
             slots: SLOTS,
             threads: None,
             budget_bytes: BUDGET_BYTES,
+            prefetch_bytes: PREFETCH_BYTES,
             decoder_memory: DECODER_MEMORY,
             deadline: DEADLINE,
             workers: None,
@@ -375,6 +381,18 @@ impl Pipeline {
     #[must_use]
     pub fn budget_bytes(mut self, bytes: u64) -> Self {
         self.budget_bytes = bytes;
+        self
+    }
+
+    /// Limits the bytes that each rank of this process fetches for steps that have no slot yet. Default 128 MiB. The next two
+    /// steps are fetched in any case, and no more than 64 steps. Of files on a local disk, no more than these bytes are kept for the
+    /// next epoch, since the operating system caches files; with object storage, the whole budget is used to keep them.
+    ///
+    /// Raise it if the storage stops for longer than the steps ahead last: at 140 MB/s, 128 MiB last a second. Streams from
+    /// workers do not use it, they use what they [reserve](crate::Workers).
+    #[must_use]
+    pub fn prefetch_bytes(mut self, bytes: u64) -> Self {
+        self.prefetch_bytes = bytes;
         self
     }
 

@@ -7,7 +7,7 @@ use crate::memory_files::png;
 use feedstock_dataset::{Rank, Shuffle};
 use feedstock_ingest::{Local, Worker};
 use feedstock_ops::{decode_image, resize};
-use feedstock_trainer_bridge::{BatchSize, Error, ErrorKind, OnError, Pipeline};
+use feedstock_trainer_bridge::{BatchSize, Error, ErrorKind, OnError, Pipeline, RankIterator, RankStats};
 use proptest::prelude::*;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -79,7 +79,20 @@ fn steps_ahead_are_given_up_for_the_oldest() {
     noise(dir.path(), &sides);
     let narrow = pipeline(dir.path()).decoder_memory(4 * MIB).budget_bytes(7 * MIB);
     let mut ranks = narrow.rank(Rank::new(0, 1)).start().unwrap();
-    assert_eq!(ranks.by_ref().map(|batch| batch.unwrap().len()).sum::<usize>(), sides.len());
+    let wait_until = |ranks: &RankIterator, reached: fn(&RankStats) -> bool| {
+        let begun = Instant::now();
+        while !reached(&ranks.stats()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", ranks.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // Four steps have the slots. Of those ahead, eight fit: 15 images of 270 kB and one of 3 MB.
+    wait_until(&ranks, |stats| stats.ready == 4 && stats.engine.fetched >= 24);
+    // The second slot goes to the large image's step. No other step runs then, so only steps ahead can make room.
+    let mut taken: usize = ranks.by_ref().take(2).map(|batch| batch.unwrap().len()).sum();
+    wait_until(&ranks, |stats| stats.ready == 4);
+    taken += ranks.by_ref().map(|batch| batch.unwrap().len()).sum::<usize>();
+    assert_eq!(taken, sides.len());
     let stats = ranks.stats();
     assert!(stats.engine.refetched > 0, "the blocks of steps ahead must give way: {stats:?}");
     assert_eq!(stats.engine.samples, sides.len() as u64);

@@ -17,6 +17,7 @@ mod memory_bound;
 mod memory_files;
 mod nulls;
 mod pieces;
+mod prefetch;
 mod remap;
 mod same_names;
 mod speech;

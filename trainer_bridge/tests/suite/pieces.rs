@@ -1,22 +1,12 @@
 //! The default shuffle: in full where samples can be read one by one, else in pieces.
 
 use crate::common::s3::{S3, storage};
-use crate::common::{Delivered, block_on, open, pipeline, run_epochs, synth_as};
-use feedstock_dataset::{
-    CatalogOptions, CatalogStore, OpenOptions, Position, Rank, Shuffle, ShuffleKind, Tail,
-};
+use crate::common::{Delivered, open, open_whole, pipeline, run_epochs, synth_as};
+use feedstock_dataset::{OpenOptions, Position, Rank, Shuffle, ShuffleKind, Tail};
 use feedstock_synth::Layout;
-use feedstock_trainer_bridge::{Dataset, Pipeline};
-use std::path::Path;
+use feedstock_trainer_bridge::Pipeline;
 
 const SAMPLES: u64 = 403;
-
-/// Opens a data set in blocks of the default size.
-fn open_whole(dir: &Path) -> Dataset {
-    let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
-    let options = OpenOptions { catalog, ..OpenOptions::default() };
-    block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
-}
 
 fn whole_epochs(pipeline: Pipeline) -> Pipeline {
     pipeline.tail(Tail::Pad)

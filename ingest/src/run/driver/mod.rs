@@ -3,12 +3,13 @@
 //! about 15 µs for a step of 256 rows, and 60 ms for an epoch of 10⁶ blocks.
 
 mod lending;
+mod prefetch;
 
 use crate::pool::{Turn, Turns};
 use crate::run::columns::unmapped;
 use crate::run::handle::Offers;
 use crate::run::job::{Destination, Job, Sink};
-use crate::run::large::{LoanRoom, ParkedRows, Spare, advice};
+use crate::run::large::{LoanRoom, ParkedRows, Spare, advice, mib};
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{NEVER, Refused, Residency};
 use crate::run::running::{Context, Event, Parked, RunningStep};
@@ -25,10 +26,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Steps planned ahead of the running ones at most, however large the budget: at 10 ms a step that is over half a
-/// second of look-ahead, and 64 steps × 256 rows × 40 bytes are 640 KiB.
-pub(crate) const STEPS_AHEAD: usize = 64;
-
 /// Extents that a "waiting for storage" message names.
 const NAMED_EXTENTS: usize = 3;
 
@@ -44,6 +41,8 @@ pub(crate) struct RunMeans {
 struct Admitted {
     index: u64,
     planned: PlannedStep,
+    /// Bytes that were fetched for it, and for no step before it.
+    fetched_bytes: u64,
 }
 
 /// A step that has a place.
@@ -84,6 +83,9 @@ pub(crate) struct Driver<D: Destination> {
     budget_bytes: u64,
     /// What of the budget stays free for making the largest block.
     reserve_bytes: u64,
+    prefetch_bytes: u64,
+    /// Bytes in use above which nothing is kept for a later epoch.
+    kept_bytes: u64,
     reader: BlockReader,
     turns: Turns,
     events: UnboundedReceiver<Event<D>>,
@@ -140,6 +142,8 @@ impl<D: Destination> Driver<D> {
             residency: Residency::new(job.budget_bytes.saturating_sub(reserve_bytes)),
             budget_bytes: job.budget_bytes,
             reserve_bytes,
+            prefetch_bytes: job.prefetch_bytes,
+            kept_bytes: if catalog.is_cheap_to_read_again() { job.prefetch_bytes } else { u64::MAX },
             reader,
             turns,
             events,
@@ -189,14 +193,7 @@ impl<D: Destination> Driver<D> {
             }
             tokio::select! {
                 event = self.events.recv() => match event {
-                    Some(Event::Offered(place)) => self.places.push_back(place),
-                    Some(Event::StepDone(index)) => self.step_done(index),
-                    Some(Event::Parked(parked)) => match self.active.contains_key(&parked.place().0) {
-                        true => self.parked.add(parked.place(), parked.bytes, parked),
-                        false => drop(parked),
-                    },
-                    Some(Event::Stalled) => {}
-                    Some(Event::Returned(bytes)) => self.residency.take_back(bytes),
+                    Some(event) => self.on_event(event),
                     None => return, // the context holds a sender, so this is unreachable while we live
                 },
                 Some(fetched) = self.fetches.join_next(), if !self.fetches.is_empty() => self.on_fetch(fetched),
@@ -205,13 +202,33 @@ impl<D: Destination> Driver<D> {
                     self.release();
                 }
             }
+            // What else has come: single samples arrive by hundreds, and one round is enough for all.
+            while let Ok(event) = self.events.try_recv() {
+                self.on_event(event);
+            }
+            while let Some(fetched) = self.fetches.try_join_next() {
+                self.on_fetch(fetched);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event<D>) {
+        match event {
+            Event::Offered(place) => self.places.push_back(place),
+            Event::StepDone(index) => self.step_done(index),
+            Event::Parked(parked) => match self.active.contains_key(&parked.place().0) {
+                true => self.parked.add(parked.place(), parked.bytes, parked),
+                false => drop(parked),
+            },
+            Event::Stalled => {}
+            Event::Returned(bytes) => self.residency.take_back(bytes),
         }
     }
 
     /// Admits steps in plan order while the budget lasts; the first one alone, until its blocks are here, so that
     /// read-ahead does not slow the first batch.
     fn plan_ahead(&mut self) {
-        while self.parked.is_empty() && self.ahead.len() < STEPS_AHEAD {
+        while self.parked.is_empty() && self.may_prefetch() {
             if self.planning == Planning::FirstStepLoading {
                 if !self.loading.is_empty() {
                     return;
@@ -231,11 +248,13 @@ impl<D: Destination> Driver<D> {
                     for extent in admitted.evict {
                         self.loaded.remove(&extent);
                     }
+                    let mut fetched_bytes = 0;
                     for extent in admitted.fetch {
+                        fetched_bytes += self.context.catalog.extent_memory_bytes(extent);
                         self.fetch(extent, &planned);
                     }
                     self.context.shared.set_resident(self.residency.used_bytes());
-                    self.ahead.push_back(Admitted { index, planned });
+                    self.ahead.push_back(Admitted { index, planned, fetched_bytes });
                     if index == 0 && self.planning == Planning::Ahead {
                         self.planning = Planning::FirstStepLoading;
                     }
@@ -284,8 +303,15 @@ impl<D: Destination> Driver<D> {
         let rows = planned.step.rows.iter().zip(&planned.extents);
         let pass = rows.filter(|(_, of_row)| **of_row == extent).map(|(row, _)| row.pass).max();
         let now = (epoch, pass.unwrap_or(0));
-        if self.fetched.insert(extent, now) == Some(now) {
-            self.context.shared.refetched.fetch_add(1, Ordering::Relaxed);
+        if self.fetched.insert(extent, now) == Some(now)
+            && self.context.shared.refetched.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            tracing::warn!(
+                "{} is read again in epoch {epoch}: a memory budget of {:.1} MiB does not hold all data until it is needed \
+                 again; raise budget_bytes, or lower window or shuffle_bytes (statistics count this as refetched)",
+                self.context.catalog.describe_extent(extent),
+                mib(self.budget_bytes)
+            );
         }
         self.loading.insert(extent, Instant::now());
         let time = self.planner.time(&planned.step);
@@ -373,7 +399,7 @@ impl<D: Destination> Driver<D> {
             if let Err(error) = place.begin(admitted.planned.step.rows.len()) {
                 return self.fail_from(admitted.index, error);
             }
-            let Some(Admitted { index, planned }) = self.ahead.pop_front() else { return };
+            let Some(Admitted { index, planned, .. }) = self.ahead.pop_front() else { return };
             let running = RunningStep::new(self.context.clone(), index, planned.step.clone(), place);
             let turn = self.turns.next();
             let mut waiting: HashMap<Extent, Vec<usize>> = HashMap::new();
@@ -394,8 +420,8 @@ impl<D: Destination> Driver<D> {
     fn step_done(&mut self, index: u64) {
         let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
         let time = self.planner.time(&active.planned.step);
+        let epoch = active.planned.step.epoch;
         for need in &active.planned.needs {
-            let epoch = active.planned.step.epoch;
             let next_use = self.planner.next_use(need.extent, epoch, time);
             if next_use >= self.planner.next_use_from_disk(need.extent, epoch, time) {
                 self.fetched.remove(&need.extent);
@@ -404,13 +430,13 @@ impl<D: Destination> Driver<D> {
                 self.loaded.remove(&extent);
             }
         }
+        self.forget_next_epoch(epoch);
         self.loan_room.step_done();
         self.shrink(time);
         self.context.shared.set_resident(self.residency.used_bytes());
     }
 
     fn over_budget(&self, kind: ErrorKind, step_bytes: u64, rows: u64) -> Error {
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let reserve = match self.reserve_bytes {
             0 => String::new(),
             bytes => format!(", and decompressing the largest block {:.1} MiB more", mib(bytes)),

@@ -39,6 +39,13 @@ pub(crate) fn open(dir: &Path) -> Dataset {
     block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
 }
 
+/// Opens a data set in blocks of the default size.
+pub(crate) fn open_whole(dir: &Path) -> Dataset {
+    let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    let options = OpenOptions { catalog, ..OpenOptions::default() };
+    block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
+}
+
 /// Opens one split of a Common Voice archive.
 pub(crate) fn open_split(dir: &Path, split: &str) -> Dataset {
     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
