@@ -68,7 +68,7 @@ pub use run::job::{Destination, Finished, Job, Map, Sink, sample_bytes};
 pub use run::ready::{Popped, Ready};
 pub use run::running::row_seed;
 pub use run::stats::{Stage, Stats, Waiting};
-pub use simulate::{SimulateOptions, Simulated, StoreModel, simulate};
+pub use simulate::{Busy, Simulated, SimulatedRank, SimulatedSteps, StoreModel, simulate};
 pub use threads::{available_threads, default_threads};
 pub use wire::{ClientTls, FleetIdentity, Identity, ServerTls, Token, WorkerStatus};
 pub use worker::{Worker, WorkerOptions};

@@ -1,6 +1,7 @@
 //! Answers of a server, delayed and paced by a [`Profile`]. A delay takes no CPU time.
 
-use crate::profile::{Fate, Profile, RateLimit};
+use crate::rate_limit::RateLimit;
+use feedstock_base::{Fate, StoreProfile as Profile};
 use bytes::Bytes;
 use futures::FutureExt;
 use http_body_util::{Either, Full};

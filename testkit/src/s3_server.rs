@@ -2,7 +2,7 @@
 
 use crate::background::{Background, BlockOnElsewhere};
 use crate::object_body;
-use crate::profile::Profile;
+use feedstock_base::StoreProfile as Profile;
 use crate::profiled::{self, ProfileCounts, Profiled};
 use crate::static_server::resolve;
 use bytes::Bytes;

@@ -1,7 +1,7 @@
 //! An S3 store whose objects are computed when they are read, with a latency or a profile that takes no CPU time.
 
 use crate::background::Background;
-use crate::profile::Profile;
+use feedstock_base::StoreProfile as Profile;
 use crate::profiled::{self, ProfileCounts, Profiled};
 use bytes::Bytes;
 use http_body_util::Full;

@@ -1,7 +1,7 @@
 //! Files over plain HTTP/1.1, as from a web server without WebDAV.
 
 use crate::background::Background;
-use crate::profile::Profile;
+use feedstock_base::StoreProfile as Profile;
 use crate::profiled::{self, ProfileCounts, Profiled};
 use bytes::Bytes;
 use http_body_util::Full;

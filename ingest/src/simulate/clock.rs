@@ -1,22 +1,29 @@
 //! The virtual clock: events in a heap, and the driver's rules for admitting, fetching and decoding.
 
-use super::store::nanos;
-use super::{SimulateOptions, Simulated};
-use crate::run::driver::STEPS_AHEAD;
+use super::requests::{Nanos, Requests, nanos, seconds};
+use super::tally::Tally;
+use super::{Simulated, SimulatedRank, SimulatedSteps};
+use crate::run::driver::prefetch::{Ahead, may_prefetch};
 use crate::run::job::Job;
+use crate::run::large::mib;
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{Refused, Residency};
 use crate::{Error, Result};
-use feedstock_dataset::{Catalog, Extent};
+use feedstock_dataset::{Dataset, Extent};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Fetched(Extent),
     Decoded(u64),
     Trained,
+}
+
+/// A step whose blocks are pinned.
+struct Admitted {
+    planned: PlannedStep,
+    fetched_bytes: u64,
 }
 
 /// A step that has a slot.
@@ -26,64 +33,70 @@ struct Active {
     waiting: HashMap<Extent, usize>,
 }
 
+/// The trainer: computing a step of this number of rows, or waiting.
+#[derive(Clone, Copy)]
+enum Trainer {
+    Computing(u64),
+    WaitingSince(Nanos),
+}
+
 pub(super) struct Clock<'a> {
-    options: &'a SimulateOptions,
-    catalog: Arc<Catalog>,
+    rank: &'a SimulatedRank,
+    steps: SimulatedSteps,
+    dataset: Dataset,
     planner: Planner,
     residency: Residency,
-    now: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    prefetch_bytes: u64,
+    kept_bytes: u64,
+    now: Nanos,
+    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     event_number: u64,
-    /// Requests that wait for a connection: the extent and the bytes of each.
-    queue: VecDeque<(Extent, f64)>,
-    under_way: usize,
-    /// When the store serves the next request.
-    next_request: u64,
+    requests: Requests,
     /// Requests left of each extent that is being fetched.
     loading: HashMap<Extent, u32>,
     loaded: HashSet<Extent>,
     refused: Option<PlannedStep>,
-    ahead: VecDeque<PlannedStep>,
+    ahead: VecDeque<Admitted>,
     active: BTreeMap<u64, Active>,
     started: u64,
     planned: u64,
     is_first_loading: bool,
-    /// The steps of tasks that wait for a thread.
-    tasks: VecDeque<u64>,
-    busy: usize,
+    is_plan_over: bool,
+    /// Samples that wait for a thread, by step: the oldest step goes first.
+    tasks: BTreeMap<u64, usize>,
+    busy_threads: usize,
     free_slots: usize,
     /// Rows of finished steps that wait for the trainer.
     ready: BTreeMap<u64, u64>,
-    training: Option<u64>,
-    idle_since: u64,
-    result: Simulated,
+    trainer: Trainer,
+    first_batch: Nanos,
+    peak_bytes: u64,
+    tally: Tally,
+    /// The counts and the time when the counting began.
+    begun: Option<(Tally, Nanos)>,
 }
 
 impl<'a> Clock<'a> {
-    pub(super) fn new(job: &Job, options: &'a SimulateOptions) -> Self {
-        let catalog = job.dataset.catalog().clone();
-        let budget = job.budget_bytes.saturating_sub(catalog.reserve_bytes());
-        let result = Simulated {
-            steps: 0,
-            samples: 0,
-            seconds: 0.0,
-            waited_s: 0.0,
-            first_batch_s: 0.0,
-            requests: 0,
-            bytes: 0,
-            resident_peak_bytes: 0,
-        };
-        Self {
-            options,
-            catalog,
-            planner: Planner::of(job),
-            residency: Residency::new(budget),
+    pub(super) fn new(job: &Job, rank: &'a SimulatedRank, steps: SimulatedSteps) -> Result<Self> {
+        let catalog = job.dataset.catalog();
+        let reserve = catalog.reserve_bytes();
+        let planner = Planner::of(job);
+        let step_bytes = planner.largest_need().0;
+        if step_bytes.saturating_add(reserve) > job.budget_bytes {
+            return Err(over_budget(job.budget_bytes, step_bytes.saturating_add(reserve)));
+        }
+        Ok(Self {
+            rank,
+            steps,
+            dataset: job.dataset.clone(),
+            planner,
+            residency: Residency::new(job.budget_bytes.saturating_sub(reserve)),
+            prefetch_bytes: job.prefetch_bytes,
+            kept_bytes: if catalog.is_cheap_to_read_again() { job.prefetch_bytes } else { u64::MAX },
             now: 0,
             events: BinaryHeap::new(),
             event_number: 0,
-            queue: VecDeque::new(),
-            under_way: 0,
-            next_request: 0,
+            requests: Requests::new(&rank.store),
             loading: HashMap::new(),
             loaded: HashSet::new(),
             refused: None,
@@ -92,27 +105,34 @@ impl<'a> Clock<'a> {
             started: 0,
             planned: 0,
             is_first_loading: false,
-            tasks: VecDeque::new(),
-            busy: 0,
-            free_slots: options.slots,
+            is_plan_over: false,
+            tasks: BTreeMap::new(),
+            busy_threads: 0,
+            free_slots: rank.slots,
             ready: BTreeMap::new(),
-            training: None,
-            idle_since: 0,
-            result,
-        }
+            trainer: Trainer::WaitingSince(0),
+            first_batch: 0,
+            peak_bytes: 0,
+            tally: Tally::default(),
+            begun: None,
+        })
     }
 
     pub(super) fn run(mut self) -> Result<Simulated> {
+        let last = self.steps.warm_up.saturating_add(self.steps.counted);
         loop {
             self.plan_ahead()?;
             self.start_steps();
             self.send_requests();
             self.start_tasks();
             self.train();
-            if self.result.steps == self.options.steps {
+            if self.tally.steps == last {
                 break;
             }
             let Some(Reverse((time, _, event))) = self.events.pop() else { break };
+            if self.refused.is_some() && self.ahead.is_empty() {
+                self.tally.budget_full += time - self.now;
+            }
             self.now = time;
             match event {
                 Event::Fetched(extent) => self.fetched(extent),
@@ -120,82 +140,75 @@ impl<'a> Clock<'a> {
                 Event::Trained => self.trained(),
             }
         }
-        self.result.seconds = seconds(self.now);
-        Ok(self.result)
+        Ok(self.result())
     }
 
-    fn at(&mut self, time: u64, event: Event) {
+    fn at(&mut self, time: Nanos, event: Event) {
         self.event_number += 1;
         self.events.push(Reverse((time, self.event_number, event)));
     }
 
+    /// Admits steps in plan order, as the driver does: the first one alone until its blocks are here.
     fn plan_ahead(&mut self) -> Result<()> {
-        while self.ahead.len() < STEPS_AHEAD && self.planned < self.options.steps {
-            if self.is_first_loading && !self.loading.is_empty() {
+        loop {
+            let fetched_bytes = self.ahead.iter().map(|admitted| admitted.fetched_bytes).sum();
+            let ahead = Ahead { steps: self.ahead.len(), fetched_bytes };
+            let is_waiting = self.is_first_loading && !self.loading.is_empty();
+            if is_waiting || !may_prefetch(ahead, self.prefetch_bytes) {
                 return Ok(());
             }
             self.is_first_loading = false;
-            let Some(planned) = self.refused.take().or_else(|| self.planner.next()) else { return Ok(()) };
-            let time = self.planner.time(&planned.step);
-            match self.residency.admit(&planned.needs, time, 0) {
+            let Some(planned) = self.refused.take().or_else(|| self.planner.next()) else {
+                self.is_plan_over = true;
+                return Ok(());
+            };
+            match self.residency.admit(&planned.needs, self.planner.time(&planned.step), 0) {
                 Ok(admitted) => {
                     for extent in admitted.evict {
                         self.loaded.remove(&extent);
                     }
+                    let mut fetched_bytes = 0;
                     for extent in admitted.fetch {
+                        fetched_bytes += self.dataset.catalog().extent_memory_bytes(extent);
                         self.fetch(extent);
                     }
-                    let used = self.residency.used_bytes();
-                    self.result.resident_peak_bytes = self.result.resident_peak_bytes.max(used);
+                    self.peak_bytes = self.peak_bytes.max(self.residency.used_bytes());
                     self.is_first_loading = self.planned == 0;
                     self.planned += 1;
-                    self.ahead.push_back(planned);
+                    self.ahead.push_back(Admitted { planned, fetched_bytes });
                 }
                 Err(Refused::Later) => {
                     self.refused = Some(planned);
                     return Ok(());
                 }
                 Err(Refused::Never { step_bytes }) => {
-                    return Err(Error::config(format!(
-                        "a step needs {step_bytes} bytes of blocks, more than the budget; raise the budget"
-                    )));
+                    return Err(over_budget(self.residency.budget_bytes(), step_bytes));
                 }
             }
         }
-        Ok(())
     }
 
-    /// Queues the requests of an extent, as [`ReadQuality`](feedstock_dataset::ReadQuality) counts them.
     fn fetch(&mut self, extent: Extent) {
-        let spec = self.catalog.block(extent.block);
-        let part = f64::from(extent.samples) / f64::from(spec.samples.max(1));
-        let bytes = part * spec.bytes as f64;
-        let objects = f64::from(self.catalog.block_objects(extent.block));
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to a u32")]
-        let requests = (part * objects).ceil().max(1.0) as u32;
-        for _ in 0..requests {
-            self.queue.push_back((extent, bytes / f64::from(requests)));
+        let reads = self.dataset.extent_reads(extent);
+        if reads.requests == 0 {
+            self.loaded.insert(extent);
+            return;
         }
-        self.loading.insert(extent, requests);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative")]
-        let rounded = bytes.round() as u64;
-        self.result.bytes += rounded;
+        self.requests.add(extent, reads.requests, reads.bytes);
+        self.loading.insert(extent, reads.requests);
     }
 
     fn send_requests(&mut self) {
-        while self.under_way < self.options.store.concurrency {
-            let Some((extent, bytes)) = self.queue.pop_front() else { return };
-            let begin = self.now.max(self.next_request);
-            self.next_request = begin.saturating_add(nanos(1.0 / self.options.store.requests_per_s));
-            let time = self.options.store.request_ns(self.options.seed, self.result.requests, bytes);
-            self.result.requests += 1;
-            self.under_way += 1;
-            self.at(begin.saturating_add(time), Event::Fetched(extent));
+        while let Some(sent) = self.requests.send(self.now) {
+            self.tally.requests += 1;
+            self.tally.bytes += sent.bytes;
+            self.at(sent.end, Event::Fetched(sent.extent));
         }
+        self.tally.requests_busy = self.requests.busy;
     }
 
     fn fetched(&mut self, extent: Extent) {
-        self.under_way -= 1;
+        self.requests.ended();
         let Some(left) = self.loading.get_mut(&extent) else { return };
         *left -= 1;
         if *left > 0 {
@@ -204,21 +217,26 @@ impl<'a> Clock<'a> {
         self.loading.remove(&extent);
         self.loaded.insert(extent);
         for (index, active) in &mut self.active {
-            let rows = active.waiting.remove(&extent).unwrap_or(0);
-            self.tasks.extend(std::iter::repeat_n(*index, rows));
+            if let Some(rows) = active.waiting.remove(&extent) {
+                *self.tasks.entry(*index).or_default() += rows;
+            }
         }
     }
 
     fn start_steps(&mut self) {
         while self.free_slots > 0 {
-            let Some(planned) = self.ahead.pop_front() else { return };
+            let Some(Admitted { planned, .. }) = self.ahead.pop_front() else { return };
             self.free_slots -= 1;
             let mut waiting: HashMap<Extent, usize> = HashMap::new();
+            let mut loaded = 0;
             for extent in &planned.extents {
                 match self.loaded.contains(extent) {
-                    true => self.tasks.push_back(self.started),
+                    true => loaded += 1,
                     false => *waiting.entry(*extent).or_default() += 1,
                 }
+            }
+            if loaded > 0 {
+                self.tasks.insert(self.started, loaded);
             }
             let left = planned.extents.len();
             self.active.insert(self.started, Active { planned, left, waiting });
@@ -227,15 +245,22 @@ impl<'a> Clock<'a> {
     }
 
     fn start_tasks(&mut self) {
-        while self.busy < self.options.threads {
-            let Some(index) = self.tasks.pop_front() else { return };
-            self.busy += 1;
-            self.at(self.now.saturating_add(nanos(self.options.decode_s)), Event::Decoded(index));
+        let time = nanos(self.rank.decode_s);
+        while self.busy_threads < self.rank.threads {
+            let Some(mut oldest) = self.tasks.first_entry() else { return };
+            let index = *oldest.key();
+            *oldest.get_mut() -= 1;
+            if *oldest.get() == 0 {
+                oldest.remove();
+            }
+            self.busy_threads += 1;
+            self.tally.threads_busy += time;
+            self.at(self.now.saturating_add(time), Event::Decoded(index));
         }
     }
 
     fn decoded(&mut self, index: u64) {
-        self.busy -= 1;
+        self.busy_threads -= 1;
         let Some(active) = self.active.get_mut(&index) else { return };
         active.left -= 1;
         if active.left > 0 {
@@ -249,30 +274,66 @@ impl<'a> Clock<'a> {
                 self.loaded.remove(&extent);
             }
         }
+        for extent in self.residency.trim(self.kept_bytes, self.planner.epoch_start(epoch + 1)) {
+            self.loaded.remove(&extent);
+        }
         self.ready.insert(index, planned.step.rows.len() as u64);
     }
 
     fn train(&mut self) {
-        if self.training.is_some() {
-            return;
+        let Trainer::WaitingSince(since) = self.trainer else { return };
+        let Some(rows) = self.ready.remove(&self.tally.steps) else { return };
+        match self.tally.steps {
+            0 => self.first_batch = self.now,
+            _ => self.tally.waited += self.now - since,
         }
-        let Some(rows) = self.ready.remove(&self.result.steps) else { return };
-        match self.result.steps {
-            0 => self.result.first_batch_s = seconds(self.now),
-            _ => self.result.waited_s += seconds(self.now - self.idle_since),
+        if self.begun.is_none() && self.tally.steps == self.steps.warm_up {
+            self.begun = Some((self.tally, self.now));
         }
-        self.training = Some(rows);
-        self.at(self.now.saturating_add(nanos(self.options.step_s)), Event::Trained);
+        self.trainer = Trainer::Computing(rows);
+        self.at(self.now.saturating_add(nanos(self.rank.step_s)), Event::Trained);
     }
 
     fn trained(&mut self) {
-        self.result.samples += self.training.take().unwrap_or(0);
-        self.result.steps += 1;
-        self.idle_since = self.now;
+        if let Trainer::Computing(rows) = self.trainer {
+            self.tally.samples += rows;
+        }
+        self.tally.steps += 1;
+        self.trainer = Trainer::WaitingSince(self.now);
         self.free_slots += 1;
+    }
+
+    fn result(self) -> Simulated {
+        let (before, since) = self.begun.unwrap_or((self.tally, self.now));
+        let is_counted_from_start = self.steps.warm_up == 0;
+        let (requests, bytes) = match is_counted_from_start {
+            true => (0, 0.0), // what the first batch needed is part of the epoch
+            false => (before.requests, before.bytes),
+        };
+        let elapsed = self.now - since;
+        let (threads, connections) = (self.rank.threads, self.rank.store.concurrency);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of sizes")]
+        let bytes = (self.tally.bytes - bytes).round() as u64;
+        Simulated {
+            steps: self.tally.steps - before.steps,
+            samples: self.tally.samples - before.samples,
+            seconds: seconds(elapsed),
+            waited_s: seconds(self.tally.waited - before.waited),
+            first_batch_s: seconds(self.first_batch),
+            requests: self.tally.requests - requests,
+            bytes,
+            resident_peak_bytes: self.peak_bytes,
+            is_whole: is_counted_from_start && self.is_plan_over && self.tally.steps == self.planned,
+            busy: self.tally.busy(&before, elapsed, threads, connections),
+        }
     }
 }
 
-fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
+fn over_budget(budget_bytes: u64, step_bytes: u64) -> Error {
+    Error::config(format!(
+        "the memory budget of {:.1} MiB is smaller than one batch, whose blocks take {:.1} MiB of memory; raise budget_bytes, \
+         or lower the batch size or the data set's block_bytes",
+        mib(budget_bytes),
+        mib(step_bytes)
+    ))
 }

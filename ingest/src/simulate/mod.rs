@@ -1,72 +1,93 @@
-//! A dry run of one rank's run: the real plan and the real residency, with a model of the store and of the CPU threads under
-//! a virtual clock. It reads no data, and has no threads and no clock.
+//! A dry run of one rank: the real plan and the real rules of the driver, with a model of the store, of the CPU threads and of
+//! the trainer under a virtual clock. It reads no data, and has no threads and no clock.
+//!
+//! ```text
+//! plan ─▶ planner ─▶ residency ─▶ requests ─▶ tasks ─▶ batches ─▶ trainer
+//!         real       real         model       model    slots      model
+//! ```
+//! The model leaves out retries, the cache on disk, samples that take much working memory, and a limit on requests that
+//! adapts: [`StoreModel::concurrency`] is constant.
 
 mod clock;
-mod store;
+mod requests;
+mod tally;
 
-pub use store::StoreModel;
+pub use tally::{Busy, Simulated};
 
 use crate::run::job::Job;
 use crate::{Error, Result};
 use clock::Clock;
+use feedstock_base::StoreProfile;
 
-/// The machine, the trainer and the store of a dry run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SimulateOptions {
+/// What a rank runs on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimulatedRank {
     /// CPU threads of the rank.
     pub threads: usize,
-    /// Slots: batches that are decoded, ready or with the trainer.
+    /// Batches that are decoded, ready or with the trainer.
     pub slots: usize,
-    /// Seconds that one core takes for a sample.
+    /// Seconds that one thread takes for a sample.
     pub decode_s: f64,
     /// Seconds that the trainer takes for a step.
     pub step_s: f64,
     /// The store.
     pub store: StoreModel,
+}
+
+/// A store as one rank sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoreModel {
+    /// How it answers. Its limit on requests per second is the rank's share of the store's.
+    pub profile: StoreProfile,
+    /// Bytes per second of the rank's network; infinite without a limit.
+    pub bytes_per_s: f64,
+    /// Requests that are under way at once.
+    pub concurrency: usize,
     /// Seed of the request times.
     pub seed: u64,
-    /// Steps after which the dry run ends.
-    pub steps: u64,
 }
 
-/// What a dry run of some steps gives.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Simulated {
-    /// Steps that the trainer finished.
-    pub steps: u64,
-    /// Samples of those steps.
-    pub samples: u64,
-    /// Seconds from the start to the end of the last step.
-    pub seconds: f64,
-    /// Seconds that the trainer waited for batches after the first.
-    pub waited_s: f64,
-    /// Seconds until the first batch.
-    pub first_batch_s: f64,
-    /// Requests that were sent, also for steps ahead of the last.
-    pub requests: u64,
-    /// Encoded bytes that they read.
-    pub bytes: u64,
-    /// The peak of what is in memory of blocks, in bytes.
-    pub resident_peak_bytes: u64,
+/// Which steps are simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SimulatedSteps {
+    /// Steps before the counting begins.
+    pub warm_up: u64,
+    /// Steps that are counted, at most.
+    pub counted: u64,
 }
 
-/// Runs the first steps of `job` under a virtual clock.
-///
-/// The store's requests are those of [`Dataset::shuffle_quality`](feedstock_dataset::Dataset::shuffle_quality): retries, hedges,
-/// merged reads, columns that are stored apart and the cache on disk are left out, and so are samples that take much working memory.
+/// Runs steps of `job` under a virtual clock, from its position to the end of its epoch at most.
 ///
 /// # Errors
-/// `BadConfig` for options that cannot be simulated, and for a step that exceeds the job's budget.
-pub fn simulate(job: &Job, options: &SimulateOptions) -> Result<Simulated> {
-    let times = [options.decode_s, options.step_s];
-    if !times.iter().all(|time| time.is_finite() && *time >= 0.0) || !options.store.is_valid() {
-        return Err(Error::config(format!(
-            "times must be finite and ≥ 0, rates and concurrency > 0; got {options:?}"
-        )));
-    }
-    if options.threads == 0 || options.slots == 0 {
-        return Err(Error::config(format!("threads and slots must be at least 1; got {options:?}")));
-    }
+/// `BadConfig` for a machine that cannot be simulated, and for a step that exceeds the job's budget.
+pub fn simulate(job: &Job, rank: &SimulatedRank, steps: SimulatedSteps) -> Result<Simulated> {
+    check(rank, steps)?;
     job.check()?;
-    Clock::new(job, options).run()
+    Clock::new(job, rank, steps)?.run()
+}
+
+fn check(rank: &SimulatedRank, steps: SimulatedSteps) -> Result<()> {
+    let times = [("decode time", rank.decode_s), ("step time", rank.step_s)];
+    if let Some((name, time)) = times.iter().find(|(_, time)| !time.is_finite() || *time < 0.0) {
+        return Err(Error::config(format!("the {name} must be finite and at least 0; got {time} s")));
+    }
+    let profile = &rank.store.profile;
+    let rates = [
+        ("bytes per second of a connection", profile.bytes_per_s),
+        ("requests per second", profile.requests_per_s),
+        ("bytes per second of the network", rank.store.bytes_per_s),
+    ];
+    if let Some((name, rate)) = rates.iter().find(|(_, rate)| rate.is_nan() || *rate <= 0.0) {
+        return Err(Error::config(format!("the {name} must be above 0; got {rate}")));
+    }
+    let counts = [
+        ("threads", rank.threads as u64),
+        ("slots", rank.slots as u64),
+        ("concurrent requests", rank.store.concurrency as u64),
+        ("counted steps", steps.counted),
+    ];
+    match counts.iter().find(|(_, count)| *count == 0) {
+        Some((name, _)) => Err(Error::config(format!("{name} must be at least 1; got 0"))),
+        None => Ok(()),
+    }
 }
