@@ -59,7 +59,7 @@ pub(crate) struct Command {
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
-    store: StoreArgs,
+    store: StoreModelArgs,
 }
 
 /// What the job runs on. --threads is the number of CPU threads of each rank.
@@ -86,7 +86,7 @@ struct MachineArgs {
 /// How the store answers, and what it costs.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Store model")]
-struct StoreArgs {
+struct StoreModelArgs {
     /// The store: s3 (27 ms, same region), express (5 ms), far (150 ms), local (files) [default: local for local data,
     /// else s3].
     #[arg(long, value_name = "NAME")]
@@ -111,7 +111,7 @@ struct StoreArgs {
     price_per_gb: f64,
 }
 
-impl StoreArgs {
+impl StoreModelArgs {
     /// Returns the profile of the store; `None` for the default.
     fn profile(&self, is_local: bool) -> Outcome<StoreProfile> {
         let mut profile = match self.store.as_deref() {

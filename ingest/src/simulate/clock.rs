@@ -1,8 +1,8 @@
 //! The virtual clock: events in a heap, and the driver's rules for admitting, fetching and decoding.
 
+use super::model::{SimulatedRank, SimulatedSteps};
 use super::requests::{Nanos, Requests, nanos, seconds};
-use super::tally::Tally;
-use super::{Simulated, SimulatedRank, SimulatedSteps};
+use super::tally::{Simulated, Tally};
 use crate::run::driver::prefetch::{Ahead, may_prefetch};
 use crate::run::job::Job;
 use crate::run::large::mib;

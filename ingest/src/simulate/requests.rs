@@ -1,6 +1,6 @@
 //! The requests of a rank: a queue, a limit on those under way, the store's rate limit, and the network.
 
-use super::StoreModel;
+use super::model::StoreModel;
 use feedstock_base::StoreProfile;
 use feedstock_dataset::Extent;
 use std::collections::VecDeque;

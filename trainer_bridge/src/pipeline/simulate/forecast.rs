@@ -168,7 +168,11 @@ impl Forecast {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate that is not negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate that is not negative"
+)]
 fn rounded(estimate: f64) -> u64 {
     estimate.round() as u64
 }

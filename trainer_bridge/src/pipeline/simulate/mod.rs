@@ -86,7 +86,11 @@ impl Pipeline {
             samples: as_set.plan.len(),
             steps: sampling.epoch_steps,
             simulated_ranks: sampling.ranks.len(),
-            simulated_steps: sampling.steps.warm_up.saturating_add(sampling.steps.counted).min(sampling.epoch_steps),
+            simulated_steps: sampling
+                .steps
+                .warm_up
+                .saturating_add(sampling.steps.counted)
+                .min(sampling.epoch_steps),
             forecast,
             alternatives,
         })
@@ -131,12 +135,18 @@ impl Pipeline {
         let same = || Variant { plan: as_set.plan.clone(), rank: as_set.rank.clone(), ..*as_set };
         let workers = if options.workers.is_some() { "workers × 2" } else { "threads × 2" };
         let mut threads = same();
-        threads.rank.threads *= 2;
+        threads.rank.threads = threads.rank.threads.saturating_mul(2);
         let mut variants = vec![
             (workers.to_owned(), threads),
-            ("budget_bytes × 2".to_owned(), Variant { budget_bytes: 2 * as_set.budget_bytes, ..same() }),
+            (
+                "budget_bytes × 2".to_owned(),
+                Variant { budget_bytes: as_set.budget_bytes.saturating_mul(2), ..same() },
+            ),
             ("budget_bytes ÷ 2".to_owned(), Variant { budget_bytes: as_set.budget_bytes / 2, ..same() }),
-            ("prefetch_bytes × 2".to_owned(), Variant { prefetch_bytes: 2 * as_set.prefetch_bytes, ..same() }),
+            (
+                "prefetch_bytes × 2".to_owned(),
+                Variant { prefetch_bytes: as_set.prefetch_bytes.saturating_mul(2), ..same() },
+            ),
         ];
         let fingerprint = as_set.plan.fingerprint();
         let is_one_window = fingerprint.shuffle == ShuffleKind::Window && fingerprint.mixing.is_none();
@@ -147,7 +157,9 @@ impl Pipeline {
                 ("shuffle_bytes × 2", fingerprint.window.saturating_mul(2).min(most)),
                 ("shuffle_bytes ÷ 2", fingerprint.window / 2),
             ];
-            for (change, window) in windows.into_iter().filter(|(_, window)| *window > 0 && *window != fingerprint.window) {
+            for (change, window) in
+                windows.into_iter().filter(|(_, window)| *window > 0 && *window != fingerprint.window)
+            {
                 let mut recipe = self.recipe.clone();
                 recipe.shuffle = fixed.clone().window(window);
                 variants.push((change.to_owned(), Variant { plan: recipe.plan(shape)?, ..same() }));

@@ -82,7 +82,8 @@ impl Default for SimulateOptions {
 impl SimulateOptions {
     /// Checks the numbers that the dry run of a rank does not check.
     pub(super) fn check(&self) -> Result<()> {
-        let workers = self.workers.map(|fleet| [("workers", fleet.workers), ("worker_threads", fleet.threads)]);
+        let workers =
+            self.workers.map(|fleet| [("workers", fleet.workers), ("worker_threads", fleet.threads)]);
         let counts = [("world_size", self.world_size as usize), ("threads", self.threads.unwrap_or(1))];
         let mut counts = counts.into_iter().chain(workers.into_iter().flatten());
         if let Some((name, _)) = counts.find(|(_, count)| *count == 0) {
@@ -135,7 +136,8 @@ mod tests {
     fn workers_are_shared_equally_by_the_ranks() {
         let of = |workers, threads, world_size| {
             let workers = Some(SimulatedWorkers { workers, threads });
-            let options = SimulateOptions { workers, world_size, decode_s: 0.004, ..SimulateOptions::default() };
+            let options =
+                SimulateOptions { workers, world_size, decode_s: 0.004, ..SimulateOptions::default() };
             let rank = options.rank(None, 4, false);
             (rank.threads, (rank.decode_s * 1e6).round() as u64, rank.store.concurrency)
         };

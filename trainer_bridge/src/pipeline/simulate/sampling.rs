@@ -48,7 +48,8 @@ impl Sampling {
         let counted = (COUNTED_ROWS / rank_rows).max(MIN_STEPS);
         let to_fill = plan.fingerprint().window.saturating_mul(2) / step_rows + MIN_STEPS;
         let warm_up = to_fill.min((WARM_UP_ROWS / rank_rows).max(MIN_STEPS));
-        let is_whole = epoch_steps.saturating_mul(rank_rows) <= WHOLE_ROWS || epoch_steps <= warm_up + counted;
+        let is_whole =
+            epoch_steps.saturating_mul(rank_rows) <= WHOLE_ROWS || epoch_steps <= warm_up + counted;
         let steps = match is_whole {
             true => SimulatedSteps { warm_up: 0, counted: epoch_steps },
             false => SimulatedSteps { warm_up, counted },
