@@ -95,14 +95,16 @@ fn pipeline(pipeline: Pipeline) -> Pipeline {
 /// Returns the samples per second of an epoch, from the first batch on.
 fn measured(case: &Case) -> f64 {
     let mut ranks = case.pipeline.rank(Rank::new(0, 1)).start().unwrap();
-    let mut samples = ranks.next().unwrap().unwrap().len();
+    drop(ranks.next().unwrap().unwrap());
     let begun = Instant::now();
+    let (mut samples, mut last) = (0, begun);
     std::thread::sleep(case.step);
     for batch in &mut ranks {
         samples += batch.unwrap().len();
+        last = Instant::now();
         std::thread::sleep(case.step);
     }
-    samples as f64 / begun.elapsed().as_secs_f64()
+    samples as f64 / (last - begun).as_secs_f64()
 }
 
 fn report(case: &mut Case, decode_s: f64) {

@@ -268,6 +268,13 @@ impl SampleTable {
         Ok(())
     }
 
+    /// Returns the number of objects that a block's samples span, counted by changes from sample to sample.
+    pub(crate) fn objects_in(&self, samples: Range<u64>) -> usize {
+        let (chunk, rows) = self.slice(samples);
+        let objects = &chunk.places.object.values()[rows];
+        1 + objects.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    }
+
     /// Reads stored tables; rejects those that do not fit each other.
     pub(crate) fn from_batches(
         metadata: Vec<RecordBatch>,

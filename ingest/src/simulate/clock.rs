@@ -33,10 +33,10 @@ struct Active {
     waiting: HashMap<Extent, usize>,
 }
 
-/// The trainer: computing a step of this number of rows, or waiting.
+/// What the trainer does.
 #[derive(Clone, Copy)]
 enum Trainer {
-    Computing(u64),
+    Computing,
     WaitingSince(Nanos),
 }
 
@@ -72,8 +72,10 @@ pub(super) struct Clock<'a> {
     first_batch: Nanos,
     peak_bytes: u64,
     tally: Tally,
-    /// The counts and the time when the counting began.
+    /// The counts and the time when the counting began: at the first batch, or after the warm-up.
     begun: Option<(Tally, Nanos)>,
+    /// The same of the last batch.
+    last: (Tally, Nanos),
 }
 
 impl<'a> Clock<'a> {
@@ -115,11 +117,12 @@ impl<'a> Clock<'a> {
             peak_bytes: 0,
             tally: Tally::default(),
             begun: None,
+            last: (Tally::default(), 0),
         })
     }
 
     pub(super) fn run(mut self) -> Result<Simulated> {
-        let last = self.steps.warm_up.saturating_add(self.steps.counted);
+        let last = self.steps.warm_up.saturating_add(1).saturating_add(self.steps.counted);
         loop {
             self.plan_ahead()?;
             self.start_steps();
@@ -287,44 +290,43 @@ impl<'a> Clock<'a> {
             0 => self.first_batch = self.now,
             _ => self.tally.waited += self.now - since,
         }
-        if self.begun.is_none() && self.tally.steps == self.steps.warm_up {
-            self.begun = Some((self.tally, self.now));
+        self.tally.steps += 1;
+        self.tally.samples += rows;
+        self.last = (self.tally, self.now);
+        if self.tally.steps == self.steps.warm_up.saturating_add(1) {
+            self.begun = Some(self.last);
         }
-        self.trainer = Trainer::Computing(rows);
+        self.trainer = Trainer::Computing;
         self.at(self.now.saturating_add(nanos(self.rank.step_s)), Event::Trained);
     }
 
     fn trained(&mut self) {
-        if let Trainer::Computing(rows) = self.trainer {
-            self.tally.samples += rows;
-        }
-        self.tally.steps += 1;
         self.trainer = Trainer::WaitingSince(self.now);
         self.free_slots += 1;
     }
 
     fn result(self) -> Simulated {
-        let (before, since) = self.begun.unwrap_or((self.tally, self.now));
-        let is_counted_from_start = self.steps.warm_up == 0;
-        let (requests, bytes) = match is_counted_from_start {
-            true => (0, 0.0), // what the first batch needed is part of the epoch
-            false => (before.requests, before.bytes),
+        let (last, end) = self.last;
+        let (before, since) = self.begun.unwrap_or(self.last);
+        let is_from_start = self.steps.warm_up == 0;
+        let (requests, bytes) = match is_from_start {
+            true => (self.tally.requests, self.tally.bytes), // what the first batch needed is part of the epoch
+            false => (last.requests - before.requests, last.bytes - before.bytes),
         };
-        let elapsed = self.now - since;
         let (threads, connections) = (self.rank.threads, self.rank.store.concurrency);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of sizes")]
-        let bytes = (self.tally.bytes - bytes).round() as u64;
+        let bytes = bytes.round() as u64;
         Simulated {
-            steps: self.tally.steps - before.steps,
-            samples: self.tally.samples - before.samples,
-            seconds: seconds(elapsed),
-            waited_s: seconds(self.tally.waited - before.waited),
+            steps: last.steps - before.steps,
+            samples: last.samples - before.samples,
+            seconds: seconds(end - since),
+            waited_s: seconds(last.waited - before.waited),
             first_batch_s: seconds(self.first_batch),
-            requests: self.tally.requests - requests,
+            requests,
             bytes,
             resident_peak_bytes: self.peak_bytes,
-            is_whole: is_counted_from_start && self.is_plan_over && self.tally.steps == self.planned,
-            busy: self.tally.busy(&before, elapsed, threads, connections),
+            is_whole: is_from_start && self.is_plan_over && self.tally.steps == self.planned,
+            busy: last.busy(&before, end - since, threads, connections),
         }
     }
 }

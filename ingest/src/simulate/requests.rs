@@ -39,7 +39,7 @@ pub(super) struct Requests {
 /// Nanoseconds, added up over the requests that were sent.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RequestsBusy {
-    /// From sending to the end.
+    /// From the time when the store serves it to the end.
     pub(super) under_way: Nanos,
     /// Of these, those until the first byte.
     pub(super) first_byte: Nanos,
@@ -87,7 +87,7 @@ impl Requests {
         }
         self.sent += 1;
         self.under_way += 1;
-        self.busy.under_way += end - now;
+        self.busy.under_way += end - begin;
         self.busy.first_byte += arrived - begin;
         self.busy.rate += turn;
         self.busy.network += on_network;

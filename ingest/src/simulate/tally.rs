@@ -6,17 +6,17 @@ use serde::Serialize;
 /// What a dry run of some steps gives.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Simulated {
-    /// Steps that were counted.
+    /// Batches after the one at which the counting began: the first, or the one after the warm-up.
     pub steps: u64,
-    /// Samples of those steps.
+    /// Samples of those batches.
     pub samples: u64,
-    /// Seconds from the first batch, or the end of the warm-up, to the end of the last step.
+    /// Seconds from that batch to the last one.
     pub seconds: f64,
     /// Seconds of these that the trainer waited for batches.
     pub waited_s: f64,
     /// Seconds from the start to the first batch.
     pub first_batch_s: f64,
-    /// Requests that were sent; after a warm-up, those since then.
+    /// Requests that were sent, from the start; after a warm-up, those since then.
     pub requests: u64,
     /// Bytes that they read.
     pub bytes: u64,

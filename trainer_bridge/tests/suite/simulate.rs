@@ -132,7 +132,7 @@ fn each_resource_can_be_the_limit() {
 
     let cpu = of(SimulateOptions { decode_s: 0.01, step_s: 0.01, ..quick.clone() });
     assert_eq!(cpu.bottleneck, Bottleneck::Cpu);
-    assert!((190.0..=200.5).contains(&cpu.samples_per_s), "{cpu:?}"); // 2 threads, 10 ms each
+    assert!((190.0..=205.0).contains(&cpu.samples_per_s), "{cpu:?}"); // 2 threads, 10 ms each
 
     let trainer = of(SimulateOptions { step_s: 0.1, ..quick.clone() });
     assert_eq!(trainer.bottleneck, Bottleneck::Trainer);
@@ -158,7 +158,9 @@ fn alternatives_show_which_setting_helps() {
     let rates: BTreeMap<&str, f64> = simulation
         .alternatives
         .iter()
-        .filter_map(|of| Some((of.change.as_str(), of.forecast?.samples_per_s / simulation.forecast.samples_per_s)))
+        .filter_map(|of| {
+            Some((of.change.as_str(), of.forecast?.samples_per_s / simulation.forecast.samples_per_s))
+        })
         .collect();
     assert!((1.9..2.1).contains(&rates["threads × 2"]), "{rates:?}");
     assert!((0.99..1.01).contains(&rates["budget_bytes × 2"]), "{rates:?}");
@@ -192,7 +194,10 @@ fn what_cannot_be_simulated_is_an_error() {
         (SimulateOptions { threads: Some(0), ..default() }, "threads must be at least 1; got 0"),
         (SimulateOptions { concurrency: 0, ..default() }, "concurrent requests must be at least 1; got 0"),
         (SimulateOptions { decode_s: f64::NAN, ..default() }, "the decode time must be finite"),
-        (SimulateOptions { step_s: -1.0, ..default() }, "the step time must be finite and at least 0; got -1 s"),
+        (
+            SimulateOptions { step_s: -1.0, ..default() },
+            "the step time must be finite and at least 0; got -1 s",
+        ),
         (SimulateOptions { network_bytes_per_s: Some(0.0), ..default() }, "network must be above 0; got 0"),
         (SimulateOptions { world_size: 1_000, ..default() }, "fewer than one global batch"),
         (SimulateOptions { epoch: u64::MAX, ..default() }, "epoch"),
@@ -202,7 +207,10 @@ fn what_cannot_be_simulated_is_an_error() {
         assert!(message.contains(expected), "{message}");
     }
     let message = error(&pipeline.clone().budget_bytes(1_000), default());
-    assert!(message.contains("smaller than one batch") && message.contains("raise budget_bytes"), "{message}");
+    assert!(
+        message.contains("smaller than one batch") && message.contains("raise budget_bytes"),
+        "{message}"
+    );
     assert!(error(&pipeline.slots(1), default()).contains("slots must be at least 2; got 1"));
 }
 

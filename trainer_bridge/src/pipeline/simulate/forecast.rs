@@ -9,6 +9,9 @@ use std::fmt;
 /// A trainer that waits for less than this share of the time is the limit itself.
 const WAITING_SHARE: f64 = 0.02;
 
+/// A step that takes no time, since neither the CPU nor the trainer takes any.
+const MIN_STEP_S: f64 = 1e-6;
+
 /// Something that is busy for this share of the time is the limit.
 const BUSY_SHARE: f64 = 0.9;
 
@@ -132,20 +135,23 @@ impl Forecast {
         slots_bytes: u64,
         prices: &Prices,
     ) -> Option<Self> {
-        let step_s = |run: &Simulated| match run.seconds > 0.0 {
-            true => run.seconds / run.steps.max(1) as f64,
-            false => run.first_batch_s, // one step, and a trainer that takes no time
+        let step_s = |run: &Simulated| match run.steps {
+            0 => run.first_batch_s, // an epoch of one step
+            steps => run.seconds / steps as f64,
         };
         let slower = |a: Simulated, b: Simulated| if step_s(&b) > step_s(&a) { b } else { a };
         let slowest = runs.iter().copied().reduce(slower)?;
-        let step_s = step_s(&slowest).max(1e-9);
+        let step_s = step_s(&slowest).max(MIN_STEP_S);
         let (ranks, world_size) = (runs.len() as f64, f64::from(sampling.world_size));
-        let steps = runs.iter().map(|run| run.steps).sum::<u64>().max(1) as f64;
-        let rows = runs.iter().map(|run| run.samples).sum::<u64>() as f64 / steps;
+        let steps = runs.iter().map(|run| run.steps).sum::<u64>() as f64;
+        let rows = match steps > 0.0 {
+            true => runs.iter().map(|run| run.samples).sum::<u64>() as f64 / steps,
+            false => sampling.rank_rows() as f64,
+        };
         // Per epoch: what was counted of the epoch's steps, or as much for each step as in the counted ones.
         let scale = match runs.iter().all(|run| run.is_whole) {
             true => world_size / ranks,
-            false => world_size * sampling.epoch_steps as f64 / steps,
+            false => world_size * sampling.epoch_steps as f64 / steps.max(1.0),
         };
         let requests = rounded(runs.iter().map(|run| run.requests).sum::<u64>() as f64 * scale);
         let bytes = rounded(runs.iter().map(|run| run.bytes).sum::<u64>() as f64 * scale);
