@@ -4,7 +4,7 @@ use crate::errors::config;
 use feedstock::simulate::{Prices, SimulateOptions, SimulatedWorkers, StoreProfile};
 use pyo3::prelude::*;
 
-/// The arguments of `Pipeline.simulate`: a dict, made by `feedstock._pipeline`.
+/// The arguments of `Pipeline.simulate`: a dict, made by `feedstock._simulation.arguments`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct SimulateArguments {

@@ -9,7 +9,7 @@ __version__: str
 
 _Ids = np.ndarray[Any, np.dtype[np.uint64]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
-_SimulateArguments = dict[str, int | float | str | None]  # made by feedstock._pipeline
+_SimulateArguments = dict[str, int | float | str | None]  # made by feedstock._simulation.arguments
 _BatchSizes = dict[str, float | None]  # made by feedstock._check.batch_sizes
 
 class Tensor:

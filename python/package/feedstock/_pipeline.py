@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from feedstock._check import batch_sizes, one_of, real, whole, whole_or_none
+from feedstock._check import batch_sizes, one_of, whole, whole_or_none
 from feedstock._loader import Loader
 from feedstock._options import LoaderOptions, takes_loader_options
+from feedstock._simulation import Simulation, arguments
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from feedstock import _feedstock
     from feedstock._dataset import Dataset
-    from feedstock._simulation import Simulation
 
 #: A method of the native pipeline, and its arguments.
 _Step = tuple[str, dict[str, Any]]
@@ -442,25 +442,21 @@ class Pipeline:
             >>> pipeline.simulate(threads=1, decode_ms=10, step_ms=5)["forecast"]["bottleneck"]
             'cpu'
         """
-        positive = ("a number > 0", lambda number: 0 < number < float("inf"))
-        not_negative = ("a number >= 0", lambda number: 0 <= number < float("inf"))
-        network = None if network_gbit is None else real("network_gbit", network_gbit, *positive)
-        prices = {"price_per_1000_requests": price_per_1000_requests, "price_per_gb": price_per_gb}
-        times = {"decode_ms": decode_ms, "step_ms": step_ms}
-        report = self._native.simulate(
-            {
-                "world_size": whole("world_size", world_size, 1),
-                "epoch": whole("epoch", epoch),
-                "threads": whole_or_none("threads", threads, 1),
-                "store": store,
-                "network_gbit": network,
-                "concurrency": whole("concurrency", concurrency, 1),
-                "workers": whole_or_none("workers", workers, 1),
-                "worker_threads": whole("worker_threads", worker_threads, 1),
-                **{name: real(name, number, *not_negative) for name, number in {**prices, **times}.items()},
-            }
+        given = arguments(
+            world_size=world_size,
+            epoch=epoch,
+            threads=threads,
+            store=store,
+            network_gbit=network_gbit,
+            concurrency=concurrency,
+            workers=workers,
+            worker_threads=worker_threads,
+            decode_ms=decode_ms,
+            step_ms=step_ms,
+            price_per_1000_requests=price_per_1000_requests,
+            price_per_gb=price_per_gb,
         )
-        return cast("Simulation", json.loads(report))
+        return cast("Simulation", json.loads(self._native.simulate(given)))
 
     def spec(self) -> str:
         """Returns the recipe as JSON: which samples, ops and order.

@@ -1,8 +1,10 @@
-"""The result of ``Pipeline.simulate``."""
+"""The arguments and the result of ``Pipeline.simulate``."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
+
+from feedstock._check import real, whole, whole_or_none
 
 
 class Busy(TypedDict):
@@ -61,3 +63,37 @@ class Simulation(TypedDict):
     simulated_steps: int
     forecast: Forecast
     alternatives: list[Alternative]
+
+
+def arguments(
+    *,
+    world_size: Any,
+    epoch: Any,
+    threads: Any,
+    store: str | None,
+    network_gbit: Any,
+    concurrency: Any,
+    workers: Any,
+    worker_threads: Any,
+    **numbers: Any,
+) -> dict[str, int | float | str | None]:
+    """Returns the arguments as the native module takes them, checked. ``numbers`` are times and prices."""
+    infinity = float("inf")
+
+    def not_negative(name: str, value: Any) -> float:
+        return real(name, value, "a number >= 0", lambda number: 0 <= number < infinity)
+
+    def positive(name: str, value: Any) -> float:
+        return real(name, value, "a number > 0", lambda number: 0 < number < infinity)
+
+    return {
+        "world_size": whole("world_size", world_size, 1),
+        "epoch": whole("epoch", epoch),
+        "threads": whole_or_none("threads", threads, 1),
+        "store": store,
+        "network_gbit": None if network_gbit is None else positive("network_gbit", network_gbit),
+        "concurrency": whole("concurrency", concurrency, 1),
+        "workers": whole_or_none("workers", workers, 1),
+        "worker_threads": whole("worker_threads", worker_threads, 1),
+        **{name: not_negative(name, value) for name, value in numbers.items()},
+    }
