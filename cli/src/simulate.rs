@@ -24,7 +24,7 @@ Examples:
   feedstock simulate s3://bucket/train --world-size 64 --workers 32 --worker-threads 16 --step-ms 80
 
 No data is read, only the catalog. The order, the prefetching and the memory budget are those of a real run; the store, the
-CPU threads and the trainer are models. `feedstock bench` measures --decode-ms: threads / chain_ceiling_samples_per_s.
+CPU threads and the trainer are models. `feedstock bench --threads 1` measures --decode-ms: 1000 / chain_ceiling_samples_per_s.
 bottleneck is one of:
   trainer          batches are ready before the trainer takes them
   cpu              the CPU threads are busy: more --threads, or --workers

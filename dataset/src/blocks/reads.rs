@@ -35,5 +35,6 @@ fn units(catalog: &Catalog, added: Option<&Added>, columns: &[usize], extent: Ex
     let block = catalog.block(extent.block);
     let share = u128::from(block.bytes) * u128::from(extent.samples) / u128::from(block.samples.max(1));
     let bytes = u64::try_from(share).unwrap_or(u64::MAX);
-    count_reads(std::slice::from_ref(&(0..bytes)), catalog.is_local())
+    let (requests, bytes) = count_reads(std::slice::from_ref(&(0..bytes)), catalog.is_local());
+    (requests.max(1), bytes)
 }
