@@ -25,9 +25,8 @@ pub(crate) struct SimulateArguments {
 impl SimulateArguments {
     /// Returns the options; an unknown store is a `ConfigError`.
     pub(crate) fn options(self, py: Python<'_>) -> PyResult<SimulateOptions> {
-        let unknown = |name: &str| {
-            config(py, format!("store must be 's3', 'express', 'far' or 'local'; got '{name}'"))
-        };
+        let unknown =
+            |name: &str| config(py, format!("store must be 's3', 'express', 'far' or 'local'; got '{name}'"));
         let store = self.store.as_deref();
         let store = store.map(|name| StoreProfile::named(name).ok_or_else(|| unknown(name))).transpose()?;
         Ok(SimulateOptions {
@@ -39,13 +38,8 @@ impl SimulateArguments {
             store,
             network_bytes_per_s: self.network_gbit.map(|gbit| gbit * 1e9 / 8.0),
             concurrency: self.concurrency,
-            workers: self
-                .workers
-                .map(|workers| SimulatedWorkers { workers, threads: self.worker_threads }),
-            prices: Prices {
-                per_1000_requests: self.price_per_1000_requests,
-                per_gb: self.price_per_gb,
-            },
+            workers: self.workers.map(|workers| SimulatedWorkers { workers, threads: self.worker_threads }),
+            prices: Prices { per_1000_requests: self.price_per_1000_requests, per_gb: self.price_per_gb },
             ..SimulateOptions::default()
         })
     }

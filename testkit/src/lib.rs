@@ -48,8 +48,8 @@ mod static_server;
 mod tar;
 mod wire;
 
-pub use feedstock_base::{Fate, StoreProfile as Profile};
 pub use fault_proxy::{Exchange, Fault, FaultProxy, Rule};
+pub use feedstock_base::{Fate, StoreProfile as Profile};
 pub use key_server::{KeyServer, KeyServerOptions, Keys};
 pub use profile_arguments::ProfileArguments;
 pub use profiled::ProfileCounts;
