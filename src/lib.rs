@@ -224,6 +224,32 @@ pub mod device {
     pub use feedstock_trainer_bridge::{TensorView, compile_kernels, offer_libraries};
 }
 
+/// Dry runs: rate, reads, memory and costs of a job, forecast without reading its data.
+///
+/// ```
+/// use feedstock::simulate::{SimulateOptions, StoreProfile};
+/// use feedstock::{BatchSize, Dataset};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let catalog = feedstock::catalog::CatalogOptions { store: feedstock::catalog::CatalogStore::Nowhere, ..Default::default() };
+/// # let options = feedstock::OpenOptions { catalog, ..Default::default() };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images
+/// let on_s3 = SimulateOptions { store: Some(StoreProfile::S3), ..SimulateOptions::default() };
+/// let simulation = dataset.batch(BatchSize::per_rank(4)).simulate(&on_s3)?;
+/// assert!(simulation.forecast.first_batch_s > 0.005); // before any byte is read
+/// # Ok::<(), feedstock::Error>(())
+/// ```
+pub mod simulate {
+    pub use feedstock_ingest::Busy;
+    pub use feedstock_trainer_bridge::{
+        Alternative, Bottleneck, Forecast, Prices, SimulateOptions, SimulatedWorkers, Simulation,
+        StoreProfile,
+    };
+}
+
 /// Copies of a data set as well-formed shards, with the same samples.
 ///
 /// ```

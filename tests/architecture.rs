@@ -17,7 +17,7 @@ const ALLOWED: [(&str, &[&str]); 12] = [
         &["feedstock-base", "feedstock-dataset", "feedstock-device", "feedstock-ingest", "feedstock-ops"],
     ),
     ("feedstock-synth", &[]),
-    ("feedstock-testkit", &[]),
+    ("feedstock-testkit", &["feedstock-base"]),
     // The last two only for the feature `shared-build`.
     ("feedstock-python", &["feedstock", "feedstock-cli", "feedstock-device", "feedstock-testkit"]),
     ("feedstock", &["feedstock-dataset", "feedstock-ingest", "feedstock-ops", "feedstock-trainer-bridge"]),

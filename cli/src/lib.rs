@@ -25,6 +25,7 @@ mod preview;
 mod progress;
 mod quality;
 mod shard;
+mod simulate;
 mod source;
 mod spelling;
 mod storage;
@@ -74,6 +75,7 @@ enum Command {
     Cursor(cursor::Command),
     Plan(plan::Command),
     Ops(ops::Command),
+    Simulate(Box<simulate::Command>),
     Bench(Box<bench::Command>),
     Preview(preview::Command),
     Shard(shard::Command),
@@ -102,6 +104,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Cursor(command) => command.run(&common),
         Command::Plan(command) => command.run(&common),
         Command::Ops(command) => command.run(common.json),
+        Command::Simulate(command) => command.run(&common),
         Command::Bench(command) => command.run(&common),
         Command::Preview(command) => command.run(&common),
         Command::Shard(command) => command.run(&common),

@@ -63,9 +63,9 @@ pub use catalog::{
 pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
 pub use feedstock_plan::{
-    Access, Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Extent, Fingerprint, Left, Lengths,
-    MAX_MEASURED_ROWS, Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, Selection, Shuffle,
-    ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
+    Access, Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Extent, ExtentReads, Fingerprint,
+    Left, Lengths, MAX_MEASURED_ROWS, Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, Selection,
+    Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
 };
 pub use format::BadShards;
 pub use held::declared_array;

@@ -1,9 +1,10 @@
 //! How well an order shuffles a data set, compared with a full shuffle, and what an epoch reads.
 
+use crate::blocks::extent_reads;
 use crate::catalog::{CLASS_NAMES_KEY, project};
 use crate::sql::labels::{self, Labels, are_labels};
-use crate::{BlockId, Dataset, Error, Plan, Result, SampleId, Shuffle, ShuffleKind, StepShape};
-use feedstock_plan::{LabelMix, SampledSteps, StoredBlock};
+use crate::{Dataset, Error, Extent, Plan, Result, SampleId, Shuffle, ShuffleKind, StepShape};
+use feedstock_plan::{ExtentReads, LabelMix, SampledSteps};
 use serde::Serialize;
 
 /// Columns that hold the label, if the caller names none; the first that exists.
@@ -90,9 +91,9 @@ pub struct LabelQuality {
 /// What an epoch reads without caches, if the byte budget has room for the window: each rank reads each block, or part of a piece
 /// in one block, that it needs once, and with a full shuffle each sample alone.
 ///
-/// A block takes one request for each object that it spans. Columns that are stored apart and large reads, which are split,
-/// take more. Bytes are encoded bytes of all columns. A Parquet file's sample is read with its pages, so that a full shuffle
-/// reads more than this.
+/// A block takes one request for each object that it spans, and one more for each 32 MiB. A gap of up to 1 MiB is read, too (of
+/// local files, 128 KiB). In Parquet and Arrow IPC files, columns that are stored apart take more. A Parquet file's sample is read
+/// with its pages, so that a full shuffle reads more than this.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ReadQuality {
     /// Requests of a rank, on average.
@@ -249,7 +250,7 @@ impl Dataset {
             (Some(LabelQuality::new(global, full.0)), Some(LabelQuality::new(rank, full.1)))
         });
         let ranks = f64::from(steps.world_size());
-        let reads = steps.reads(plan, &|block| self.stored_block(block));
+        let reads = steps.reads(plan, &|extent| self.extent_reads(extent));
         OrderQuality {
             shuffle: fingerprint.describe_shuffle(),
             window,
@@ -269,13 +270,12 @@ impl Dataset {
         }
     }
 
-    fn stored_block(&self, block: BlockId) -> StoredBlock {
-        let spec = self.catalog().block(block);
-        StoredBlock {
-            samples: spec.samples,
-            requests: self.catalog().block_objects(block),
-            bytes: spec.bytes,
-        }
+    /// Returns the requests and bytes that fetching an extent with the chosen columns takes, without caches, retries and hedges.
+    ///
+    /// This is exact for folders, tars and manifests. For columnar files it is one request for each 32 MiB, and the encoded
+    /// bytes of all columns.
+    pub fn extent_reads(&self, extent: Extent) -> ExtentReads {
+        extent_reads(self.catalog(), &self.columns, extent)
     }
 }
 

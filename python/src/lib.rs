@@ -18,6 +18,7 @@ mod loader;
 mod log;
 mod pipeline;
 mod process;
+mod simulate;
 mod tensor;
 mod values;
 

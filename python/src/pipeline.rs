@@ -5,6 +5,7 @@ use crate::errors::{call, call_long, config, exception};
 use crate::fleet::Members;
 use crate::loader::Loader;
 use crate::process::Own;
+use crate::simulate::SimulateArguments;
 use feedstock::device::{DeviceOptions, Finish};
 use feedstock::ops::ChainSpec;
 use feedstock::{NullValue, Nulls, OnError, Rank, Shuffle, Tail};
@@ -221,6 +222,15 @@ impl Pipeline {
     ) -> PyResult<String> {
         let pipeline = self.0.get(py)?.clone();
         let report = call_long(py, move || pipeline.shuffle_quality(world_size, epoch, labels.as_deref()))?;
+        serde_json::to_string(&report)
+            .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
+    }
+
+    /// Simulates an epoch without reading data, and returns the report as JSON.
+    fn simulate(&self, py: Python<'_>, arguments: SimulateArguments) -> PyResult<String> {
+        let pipeline = self.0.get(py)?.clone();
+        let options = arguments.options(py)?;
+        let report = call_long(py, move || pipeline.simulate(&options))?;
         serde_json::to_string(&report)
             .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
     }

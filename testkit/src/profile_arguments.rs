@@ -1,6 +1,6 @@
 //! The options of the servers' programs that choose a [`Profile`].
 
-use crate::profile::Profile;
+use feedstock_base::StoreProfile as Profile;
 use std::io;
 use std::iter::Peekable;
 

@@ -1,7 +1,8 @@
 //! Answers of a server, delayed and paced by a [`Profile`]. A delay takes no CPU time.
 
-use crate::profile::{Fate, Profile, RateLimit};
+use crate::rate_limit::RateLimit;
 use bytes::Bytes;
+use feedstock_base::{Fate, StoreProfile as Profile};
 use futures::FutureExt;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, SizeHint};

@@ -2,10 +2,10 @@
 
 use crate::background::{Background, BlockOnElsewhere};
 use crate::object_body;
-use crate::profile::Profile;
 use crate::profiled::{self, ProfileCounts, Profiled};
 use crate::static_server::resolve;
 use bytes::Bytes;
+use feedstock_base::StoreProfile as Profile;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;

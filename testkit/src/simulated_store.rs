@@ -1,9 +1,9 @@
 //! An S3 store whose objects are computed when they are read, with a latency or a profile that takes no CPU time.
 
 use crate::background::Background;
-use crate::profile::Profile;
 use crate::profiled::{self, ProfileCounts, Profiled};
 use bytes::Bytes;
+use feedstock_base::StoreProfile as Profile;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, RANGE};

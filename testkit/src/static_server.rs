@@ -1,9 +1,9 @@
 //! Files over plain HTTP/1.1, as from a web server without WebDAV.
 
 use crate::background::Background;
-use crate::profile::Profile;
 use crate::profiled::{self, ProfileCounts, Profiled};
 use bytes::Bytes;
+use feedstock_base::StoreProfile as Profile;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{

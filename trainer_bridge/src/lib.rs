@@ -57,6 +57,7 @@ mod warnings;
 pub use batch::{Batch, Tensor};
 pub use batch_size::BatchSize;
 pub use dataset::{Dataset, audio_probe};
+pub use feedstock_base::StoreProfile;
 pub use feedstock_device::finish::{
     FeatureFinish, FeatureNorm, Finish, FinishType, MixupCutmix, PictureFinish, PictureLayout,
 };
@@ -73,6 +74,9 @@ pub use next::Next;
 pub use nulls::{NullValue, Nulls};
 pub use numbers::Numbers;
 pub use pipeline::Pipeline;
+pub use pipeline::simulate::{
+    Alternative, Bottleneck, Forecast, Prices, SimulateOptions, SimulatedWorkers, Simulation,
+};
 pub use policy::{OnError, SkipReport, Skipped};
 pub use rank::{RankIterator, RankStats};
 pub use rank_builder::RankBuilder;

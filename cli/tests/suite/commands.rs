@@ -164,6 +164,32 @@ fn a_summary_states_how_well_the_order_shuffles() {
 }
 
 #[test]
+fn a_forecast_states_the_bottleneck_and_what_helps() {
+    let place = with_images("folder");
+    let data = data(&place);
+    let machine = ["--threads", "1", "--decode-ms", "4", "--step-ms", "10"];
+    let slow = [&["simulate", &data, "--seed", "7", "--batch-size", "10"][..], &machine[..]].concat();
+    let facts = place.json(&slow).remove(0);
+    let forecast = &facts["forecast"];
+    assert_eq!((&forecast["bottleneck"], &forecast["requests"]), (&Value::from("cpu"), &Value::from(200)));
+    let rate = forecast["samples_per_s"].as_f64().unwrap();
+    assert!((240.0..=260.0).contains(&rate), "{rate} of 250");
+    let people = text(&place.run(&slow).stdout);
+    for fact in ["samples/s", "waiting", "first batch", "memory", "bottleneck", "as set", "threads × 2"] {
+        assert!(people.contains(fact), "{fact} is not in: {people}");
+    }
+    for (wrong, expected) in [
+        (["--store", "near"], "--store must be one of s3, express, far, local; got near"),
+        (["--world-size", "0"], "--world-size must be at least 1; got 0"),
+        (["--budget-bytes", "1000"], "smaller than one batch"),
+        (["--world-size", "1000"], "fewer than one global batch"),
+    ] {
+        let complaint = place.complaint(2, &["simulate", &data, "--batch-size", "10", wrong[0], wrong[1]]);
+        assert!(complaint.contains(expected), "{complaint}");
+    }
+}
+
+#[test]
 fn every_layout_holds_the_same_labels() {
     for layout in ["parquet", "folder", "webdataset", "ipc", "ilsvrc"] {
         let place = with_images(layout);

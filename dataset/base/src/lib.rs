@@ -1,4 +1,5 @@
-//! What all crates of feedstock share: the error, the ids, the page size, and the printable form of URLs.
+//! What all crates of feedstock share: the error, the ids, the page size, the printable form of URLs, and how real
+//! stores answer.
 //!
 //! ```
 //! use feedstock_base::{Error, ErrorKind};
@@ -13,9 +14,11 @@ mod http_url;
 mod ids;
 mod pages;
 mod redact;
+mod store_profile;
 
 pub use error::{Error, ErrorKind, Result, SampleContext};
 pub use http_url::{HttpUrl, is_http};
 pub use ids::{BlockId, Lane, Position, Rank, SampleId};
 pub use pages::PAGE_BYTES;
 pub use redact::{hide_urls, shown};
+pub use store_profile::{Fate, StoreProfile};

@@ -86,7 +86,7 @@ pub use mixed::{Mixing, Stop};
 pub use order::EpochOrder;
 pub use plan::Plan;
 pub use planned::PlannedSample;
-pub use quality::{EpochReads, LabelMix, MAX_MEASURED_ROWS, SampledSteps, StoredBlock};
+pub use quality::{EpochReads, ExtentReads, LabelMix, MAX_MEASURED_ROWS, SampledSteps};
 pub use rest::{Left, Rest};
 pub use selection::Selection;
 pub use shuffle::{Shuffle, ShuffleKind};

@@ -10,6 +10,7 @@
 //! ([`IoRuntime::making`](crate::IoRuntime)), which bounds the memory for it.
 
 mod parts;
+mod reads;
 
 use crate::cache::RangeReader;
 use crate::catalog::columns::Mapping;
@@ -26,6 +27,7 @@ use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use futures::future::BoxFuture;
 use parts::UnionReader;
+pub(crate) use reads::extent_reads;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;

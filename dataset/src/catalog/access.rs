@@ -37,7 +37,8 @@ impl Catalog {
         self.objects.len() as u64 >= self.samples()
     }
 
-    fn is_local(&self) -> bool {
+    /// Whether its objects are files of this machine.
+    pub fn is_local(&self) -> bool {
         !self.objects.is_empty()
             && Location::parse(&self.objects.get(0).uri).is_ok_and(|found| found.scheme == Scheme::Local)
     }

@@ -220,17 +220,6 @@ impl Catalog {
         self.blocks.block_of(sample)
     }
 
-    /// Returns the number of objects that a block's samples span: each takes a request.
-    pub(crate) fn block_objects(&self, block: BlockId) -> u32 {
-        match &self.content {
-            Content::Located(table) => {
-                u32::try_from(table.objects_in(self.block_samples(block))).unwrap_or(u32::MAX)
-            }
-            Content::Units { .. } => 1,
-            Content::Union(union) => union.block_objects(block),
-        }
-    }
-
     /// Returns the identity of the data set: a hash of the layout, names, sizes, and what cataloguing reads (footers of Parquet
     /// and IPC files, places of samples in tars, the files that a list names). A copy has the same identity, whatever its
     /// times, inodes and ETags. It changes when files are added, removed or rewritten.

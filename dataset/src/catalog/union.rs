@@ -110,12 +110,6 @@ impl Union {
         part.stored.catalog.sample_uri(SampleId(sample.0 - part.first_sample))
     }
 
-    /// Returns the number of objects that a block's samples span.
-    pub(crate) fn block_objects(&self, block: BlockId) -> u32 {
-        let part = &self.parts[self.parts.partition_point(|part| part.first_block <= block.0) - 1];
-        part.stored.catalog.block_objects(BlockId(block.0 - part.first_block))
-    }
-
     /// Returns an error's name for a block that starts with `first_sample`.
     pub(crate) fn describe_block(&self, block: BlockId, first_sample: u64) -> String {
         let part = &self.parts[self.part_of(first_sample)];

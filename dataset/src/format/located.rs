@@ -5,7 +5,7 @@ use super::tars::header::{HEADER_BYTES, Stated};
 use crate::cache::RangeReader;
 use crate::catalog::columns::{bug, views_of};
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};
-use crate::{ObjectRef, Result};
+use crate::{ObjectRef, Result, storage};
 use arrow::array::{ArrayRef, AsArray};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
@@ -165,6 +165,30 @@ impl Fetched<'_> {
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows.len()));
         RecordBatch::try_new_with_options(schema, arrays, &options).map_err(bug)
     }
+}
+
+/// Returns the requests and bytes of [`fetch`], without the disk cache, retries and hedges.
+pub(crate) fn count_reads(
+    catalog: &Catalog,
+    table: &SampleTable,
+    samples: Range<u64>,
+    (columns, has_headers): (&[usize], bool),
+) -> (u64, u64) {
+    let (chunk, rows) = table.slice(samples);
+    let payloads = columns.iter().filter_map(|column| column.checked_sub(chunk.metadata.num_columns()));
+    let header = if has_headers { HEADER_BYTES as u64 } else { 0 };
+    let mut wanted: BTreeMap<usize, Vec<Range<u64>>> = BTreeMap::new();
+    for payload in payloads {
+        for row in rows.clone() {
+            if let Some(range) = chunk.places.range(payload, row).filter(|range| !range.is_empty()) {
+                let object = wanted.entry(chunk.places.object(row)).or_default();
+                object.push(range.start.saturating_sub(header)..range.end);
+            }
+        }
+    }
+    let local = catalog.is_local();
+    let reads = wanted.values().map(|ranges| storage::count_reads(ranges, local));
+    reads.fold((0, 0), |all, of| (all.0 + of.0, all.1 + of.1))
 }
 
 async fn read_object(

@@ -70,6 +70,7 @@ use endpoint::Places;
 pub(crate) use endpoint::endpoints;
 pub use object::ObjectRef;
 pub use options::StorageOptions;
+pub(crate) use read::count_reads;
 pub use reader::ObjectReader;
 pub use retry::StorageStats;
 pub use secret::Secret;

@@ -140,6 +140,13 @@ pub(super) fn join_ranges(wanted: &[Range<u64>], local: bool) -> (Vec<Range<u64>
     (joined, holder)
 }
 
+/// Returns the requests that read these ranges of one object, and their bytes, without retries and hedges.
+pub(crate) fn count_reads(wanted: &[Range<u64>], local: bool) -> (u64, u64) {
+    let lengths = join_ranges(wanted, local).0.into_iter().map(|range| range.end - range.start);
+    let largest = if local { u64::MAX } else { REQUEST_MAX_BYTES };
+    lengths.fold((0, 0), |(requests, bytes), length| (requests + length.div_ceil(largest), bytes + length))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

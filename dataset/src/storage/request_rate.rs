@@ -3,7 +3,8 @@
 //! A limit on concurrent requests ([`Aimd`](super::aimd::Aimd)) cannot go below one at a time: 32 processes with one request of
 //! 30 ms each still send 1,000 a second, and a store that serves 200 refuses most of them. So a process that was refused also
 //! limits its rate, to [`PART`] of the rate at which it was answered. The rate then rises linearly, and reaches the old one after a
-//! *climb*; from there on it doubles with each climb, so that a store that has grown is soon used again.
+//! *climb*; then it rises ever faster, to 2 times the old one after another climb, 16 times after the third, 512 after the fourth, so
+//! that a store that has recovered or grown is soon used again.
 //!
 //! A climb is short at first (2 s, then 4 s, …), to find the store's limit, and grows until it takes [`CLIMB_REQUESTS`]: a
 //! process is then refused about once in that number of requests. A pure state machine: times are arguments.
@@ -13,9 +14,9 @@ use std::time::Duration;
 /// The part of the rate that remains after a refusal.
 const PART: f64 = 0.8;
 /// Requests of the longest climb.
-const CLIMB_REQUESTS: f64 = 4_000.0;
+const CLIMB_REQUESTS: f64 = 3_000.0;
 /// The longest climb, in seconds: at rates too low for [`CLIMB_REQUESTS`].
-const CLIMB_MAX_S: f64 = 600.0;
+const CLIMB_MAX_S: f64 = 330.0;
 /// The shortest climb of a process that has found the limit, in seconds: at high rates.
 const CLIMB_MIN_S: f64 = 10.0;
 /// A rate that falls below this part of the old one means that the store's limit has changed; the search starts again.
@@ -26,7 +27,7 @@ const FALL_MAX: f64 = 0.5;
 /// less, and a process that has just begun has few answers to go by.
 const FIRST_MIN: f64 = 100.0;
 /// The lowest rate, in requests per second.
-const RATE_MIN: f64 = 0.5;
+const RATE_MIN: f64 = 2.0;
 /// A store that refuses more than this multiple of what it answers has an outage: the waits between attempts grow then, and a
 /// lower rate would only delay the recovery.
 const OUTAGE: f64 = 10.0;
@@ -42,13 +43,13 @@ pub(super) struct RequestRate {
     refusals: Recent,
 }
 
-/// The last refusal.
+/// The last refusal that lowered the rate.
 #[derive(Debug, Clone, Copy)]
 struct Refused {
     /// The rate at which the store answered, in requests per second.
     rate: f64,
     at: Duration,
-    /// Refusals since the search for the limit began.
+    /// Reductions since the search for the limit began.
     count: i32,
 }
 
@@ -62,7 +63,7 @@ impl Refused {
         let climbs = now.saturating_sub(self.at).as_secs_f64() / self.climb_s();
         match climbs < 1.0 {
             true => self.rate * (PART + (1.0 - PART) * climbs),
-            false => self.rate * (climbs - 1.0).min(60.0).exp2(),
+            false => self.rate * (climbs - 1.0).powi(2).min(60.0).exp2(),
         }
     }
 }
@@ -80,7 +81,8 @@ impl RequestRate {
         self.answers.add(now);
     }
 
-    /// Records that the store refused a request that started at `started`. Requests from before the last refusal give no new information.
+    /// Records that the store refused a request that started at `started`. Requests from before the last reduction give no new
+    /// information.
     pub(super) fn on_refusal(&mut self, now: Duration, started: Duration) {
         self.refusals.add(now);
         let answered = self.answers.per_s(now);

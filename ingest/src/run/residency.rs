@@ -73,6 +73,10 @@ impl Residency {
         }
     }
 
+    pub(crate) fn budget_bytes(&self) -> u64 {
+        self.budget_bytes
+    }
+
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
     }

@@ -9,6 +9,7 @@ __version__: str
 
 _Ids = np.ndarray[Any, np.dtype[np.uint64]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
+_SimulateArguments = dict[str, int | float | str | None]  # made by feedstock._simulation.arguments
 _BatchSizes = dict[str, float | None]  # made by feedstock._check.batch_sizes
 
 class Tensor:
@@ -173,6 +174,7 @@ class Pipeline:
         """The option ``threads``; None if the default applies."""
     def spec(self) -> str: ...
     def shuffle_quality(self, world_size: int, epoch: int, labels: str | None) -> str: ...
+    def simulate(self, arguments: _SimulateArguments) -> str: ...
     def workers(self, members: Members) -> Pipeline: ...
     def device(
         self, ordinal: int | None, depth: int, fixed: bool, finish: list[tuple[str, str]], nvjpeg: float

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from feedstock._check import batch_sizes, one_of, whole, whole_or_none
 from feedstock._loader import Loader
 from feedstock._options import LoaderOptions, takes_loader_options
+from feedstock._simulation import Simulation, arguments
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
@@ -390,6 +391,72 @@ class Pipeline:
         world_size = whole("world_size", world_size, 1)
         report = self._native.shuffle_quality(world_size, whole("epoch", epoch), labels)
         return dict(json.loads(report))
+
+    def simulate(
+        self,
+        world_size: int = 1,
+        *,
+        threads: int | None = None,
+        decode_ms: float = 3.0,
+        step_ms: float = 0.0,
+        store: str | None = None,
+        network_gbit: float | None = None,
+        concurrency: int = 128,
+        workers: int | None = None,
+        worker_threads: int = 16,
+        price_per_1000_requests: float = 0.0004,
+        price_per_gb: float = 0.0,
+        epoch: int = 0,
+    ) -> Simulation:
+        """Forecasts rate, waiting, requests, bytes, memory and costs of a job, without reading its data.
+
+        The order, the prefetching and the memory budget are those of a real run. The store, the CPU threads and the
+        trainer are models under a virtual clock. Workers and devices of this pipeline do not matter.
+
+        Args:
+            world_size: Ranks; default 1.
+            threads: CPU threads of each rank. Default: those of ``options(threads=…)``, else of this machine.
+            decode_ms: Milliseconds that a thread takes for a sample; default 3, a photograph.
+            step_ms: Milliseconds that the trainer takes for a step; default 0.
+            store: How the store answers: ``s3`` (27 ms), ``express`` (5 ms), ``far`` (150 ms) or ``local``. Default:
+                ``local`` for local data, else ``s3``.
+            network_gbit: Gigabits per second of each rank's network; default no limit.
+            concurrency: Requests of a rank or worker under way at once; default 128.
+            workers: Workers that decode for all ranks. Default: none, the ranks decode.
+            worker_threads: CPU threads of each worker; default 16.
+            price_per_1000_requests: Dollars for 1,000 GET requests; default 0.0004.
+            price_per_gb: Dollars for 10⁹ bytes read; default 0.
+            epoch: The epoch; default 0.
+
+        Returns:
+            ``forecast`` with ``samples_per_s`` (of all ranks), ``waiting_share``, ``first_batch_s``, ``requests``,
+            ``bytes``, ``memory_bytes``, ``dollars`` and ``bottleneck`` among others; ``alternatives``, each a
+            ``change`` of one setting and its ``forecast``; ``steps``, ``samples``, ``simulated_steps``,
+            ``simulated_ranks``, ``epoch``, ``world_size``. ``feedstock simulate URI --json`` prints the same.
+
+        Raises:
+            ConfigError: A number or the store is not valid, or batches do not fit the data set or the budget.
+
+        Example:
+            >>> pipeline = fs.Dataset(images).shuffle(seed=7).batch(global_batch_size=4)
+            >>> pipeline.simulate(threads=1, decode_ms=10, step_ms=5)["forecast"]["bottleneck"]
+            'cpu'
+        """
+        given = arguments(
+            world_size=world_size,
+            epoch=epoch,
+            threads=threads,
+            store=store,
+            network_gbit=network_gbit,
+            concurrency=concurrency,
+            workers=workers,
+            worker_threads=worker_threads,
+            decode_ms=decode_ms,
+            step_ms=step_ms,
+            price_per_1000_requests=price_per_1000_requests,
+            price_per_gb=price_per_gb,
+        )
+        return cast("Simulation", json.loads(self._native.simulate(given)))
 
     def spec(self) -> str:
         """Returns the recipe as JSON: which samples, ops and order.

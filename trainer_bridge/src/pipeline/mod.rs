@@ -3,6 +3,7 @@
 mod compiled;
 mod lengths;
 mod quality;
+pub(crate) mod simulate;
 
 use crate::batch_size::BatchSize;
 use crate::nulls::{NullSettings, Nulls};

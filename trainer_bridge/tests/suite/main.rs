@@ -20,6 +20,7 @@ mod pieces;
 mod prefetch;
 mod remap;
 mod same_names;
+mod simulate;
 mod speech;
 mod views;
 mod warnings;

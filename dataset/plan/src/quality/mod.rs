@@ -16,5 +16,5 @@ mod sampled;
 mod starts;
 
 pub use mixing::LabelMix;
-pub use reads::{EpochReads, StoredBlock};
+pub use reads::{EpochReads, ExtentReads};
 pub use sampled::{MAX_MEASURED_ROWS, SampledSteps};

@@ -5,7 +5,7 @@ use crate::extent::Extent;
 use crate::order::EpochOrder;
 use crate::plan::Plan;
 use crate::size::StepSize;
-use feedstock_base::{BlockId, Position};
+use feedstock_base::Position;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Places of the epoch where the readers of extents are counted.
@@ -17,14 +17,12 @@ const ROWS_PER_ANCHOR: usize = 32;
 /// Rows of steps after which no further anchor is taken: about 1 s. One anchor walks the steps of up to three windows.
 const ROWS_WALKED: usize = 1 << 22;
 
-/// What reading one block takes.
+/// What reading one extent takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredBlock {
-    /// Samples in it, selected or not.
-    pub samples: u32,
+pub struct ExtentReads {
     /// Requests that read it.
     pub requests: u32,
-    /// Its encoded bytes.
+    /// Bytes that they read.
     pub bytes: u64,
 }
 
@@ -42,10 +40,10 @@ pub struct EpochReads {
 }
 
 impl SampledSteps {
-    /// Returns what the ranks read in the epoch. `stored` describes a block. `None` for an epoch without end.
+    /// Returns what the ranks read in the epoch. `stored` describes an extent. `None` for an epoch without end.
     ///
     /// `plan` must be the plan that was sampled. The number of readers is counted for up to 256 extents, at up to 8 places.
-    pub fn reads(&self, plan: &Plan, stored: &impl Fn(BlockId) -> StoredBlock) -> Option<EpochReads> {
+    pub fn reads(&self, plan: &Plan, stored: &impl Fn(Extent) -> ExtentReads) -> Option<EpochReads> {
         if plan.is_endless() {
             return None;
         }
@@ -56,11 +54,10 @@ impl SampledSteps {
         }
         let (mut requests, mut bytes) = (0.0, 0.0); // a row's parts of what is read, over all sampled rows
         for (extent, rows) in rows_of {
-            let of = stored(extent.block);
-            let part = f64::from(extent.samples) / f64::from(of.samples.max(1));
+            let of = stored(extent);
             let of_row = rows / plan.selected_of(extent).max(1) as f64;
-            requests += of_row * (part * f64::from(of.requests)).max(1.0);
-            bytes += of_row * part * of.bytes as f64;
+            requests += of_row * f64::from(of.requests);
+            bytes += of_row * of.bytes as f64;
         }
         let readers = self.readers(plan);
         let times = self.delivered as f64 / rows * readers;

@@ -16,7 +16,7 @@ pub const MAX_MEASURED_ROWS: u64 = 1 << 18;
 /// ```
 /// # use feedstock_base::Rank;
 /// # use feedstock_plan::{Access, DataHashes, Plan, PlanInput, Shuffle, StepShape, StepSize, Tail};
-/// # use feedstock_plan::{SampledSteps, StoredBlock};
+/// # use feedstock_plan::SampledSteps;
 /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
 /// # let block_starts = (0..=100).map(|block| block * 10).collect();
 /// # let input = PlanInput { block_starts, selection: None, data, filter: None, encoded_bytes: 1_000 * 110_000, access: Access::Blocks };

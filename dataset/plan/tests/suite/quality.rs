@@ -4,8 +4,8 @@ use crate::order::input_of;
 use arrow_buffer::BooleanBuffer;
 use feedstock_base::{BlockId, Position, Rank, SampleId};
 use feedstock_plan::{
-    EpochReads, LabelMix, Lengths, Plan, PlanInput, SampledSteps, Selection, Shuffle, StepShape, StepSize,
-    Stop, StoredBlock, Tail,
+    EpochReads, Extent, ExtentReads, LabelMix, Lengths, Plan, PlanInput, SampledSteps, Selection, Shuffle,
+    StepShape, StepSize, Stop, Tail,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,10 +166,8 @@ fn known_orders_have_known_figures() {
     about(full.same_shard_pairs(&|block| block.0 / 337).unwrap(), 0.1, 0.01);
 }
 
-fn stored(block: BlockId) -> StoredBlock {
-    let last = block.0 == (SAMPLES / BLOCK) as u32;
-    let samples = if last { (SAMPLES % BLOCK) as u32 } else { BLOCK as u32 };
-    StoredBlock { samples, requests: 1, bytes: u64::from(samples) * 110_000 }
+fn stored(extent: Extent) -> ExtentReads {
+    ExtentReads { requests: 1, bytes: u64::from(extent.samples) * 110_000 }
 }
 
 #[test]
@@ -236,7 +234,6 @@ fn mixes_have_figures_and_an_endless_one_has_no_epoch_to_read() {
         let small = input_of(&[38; 50], 110_000);
         Plan::mixed(vec![(sorted_classes(), 3.0), (small, 1.0)], stop, shuffle).unwrap()
     };
-    let stored = |_| StoredBlock { samples: 38, requests: 1, bytes: 38 * 110_000 };
     let plan = mix(Stop::AllExhausted, &Shuffle::seeded(7));
     let sampled = SampledSteps::new(&plan, 0, &shape(BATCH, 4)).unwrap();
     assert_eq!(sampled.displacement(&plan), None);
@@ -282,7 +279,7 @@ fn the_time_does_not_grow_with_the_number_of_steps() {
         let plan = Plan::new(input_of(&vec![BLOCK; blocks], 110_000), &Shuffle::seeded(7)).unwrap();
         let start = Instant::now();
         let sampled = SampledSteps::new(&plan, 0, &shape(BATCH, 8)).unwrap();
-        sampled.reads(&plan, &|_| StoredBlock { samples: 38, requests: 1, bytes: 4 << 20 }).unwrap();
+        sampled.reads(&plan, &stored).unwrap();
         assert!(sampled.displacement(&plan).is_some());
         start.elapsed()
     };
@@ -298,7 +295,7 @@ fn a_billion_samples_take_seconds() {
     let plan = Plan::new(input_of(&vec![BLOCK; 26_315_790], 110_000), &Shuffle::seeded(7)).unwrap();
     let start = Instant::now();
     let sampled = SampledSteps::new(&plan, 0, &shape(BATCH, 64)).unwrap();
-    let reads = sampled.reads(&plan, &|_| StoredBlock { samples: 38, requests: 1, bytes: 38 * 110_000 });
+    let reads = sampled.reads(&plan, &stored);
     let moved = sampled.displacement(&plan);
     println!("{} samples: {:?}, {reads:?}, displacement {moved:?}", plan.len(), start.elapsed());
     assert!(start.elapsed().as_secs() < 30);
@@ -330,10 +327,7 @@ proptest! {
         let pairs = sampled.same_shard_pairs(&|block| block.0);
         prop_assert!(pairs.is_none_or(|share| (0.0..=1.0).contains(&share)));
         prop_assert!((0.0..=1.0).contains(&sampled.displacement(&plan).unwrap()));
-        let of = |block: BlockId| {
-            StoredBlock { samples: blocks[block.0 as usize] as u32, requests: 1, bytes: 1_000 }
-        };
-        let reads = sampled.reads(&plan, &of).unwrap();
+        let reads = sampled.reads(&plan, &stored).unwrap();
         prop_assert!((1.0 - 1e-9..=f64::from(world_size) + 1e-9).contains(&reads.readers));
         prop_assert!(reads.requests >= 0.0 && reads.bytes >= 0.0);
     }

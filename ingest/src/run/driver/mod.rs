@@ -3,7 +3,7 @@
 //! about 15 µs for a step of 256 rows, and 60 ms for an epoch of 10⁶ blocks.
 
 mod lending;
-mod prefetch;
+pub(crate) mod prefetch;
 
 use crate::pool::{Turn, Turns};
 use crate::run::columns::unmapped;

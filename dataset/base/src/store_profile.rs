@@ -1,6 +1,6 @@
 //! How a real object store answers: the latency, rate and failures of each request, drawn from a seed.
 //!
-//! A request's [`Fate`] is a pure function of (profile, seed, number of the request). Figures of [`Profile::S3`]: published
+//! A request's [`Fate`] is a pure function of (profile, seed, number of the request). Figures of [`StoreProfile::S3`]: published
 //! measurements of Amazon S3 from the same region. Its percentiles of the first byte are 27 ms (p50), 75 ms (p95) and 114 ms
 //! (p99).
 
@@ -11,14 +11,14 @@ use std::time::Duration;
 /// The behaviour of a store.
 ///
 /// ```
-/// use feedstock_testkit::Profile;
+/// use feedstock_base::StoreProfile;
 ///
-/// let profile = Profile::named("far").unwrap();
+/// let profile = StoreProfile::named("far").unwrap();
 /// assert_eq!(profile.fate(7, 1), profile.fate(7, 1)); // a pure function
 /// assert_ne!(profile.fate(7, 1), profile.fate(7, 2));
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Profile {
+pub struct StoreProfile {
     /// The median time until the first byte.
     pub first_byte: Duration,
     /// The standard deviation of its logarithm.
@@ -43,9 +43,6 @@ pub struct Profile {
     pub requests_per_s: f64,
 }
 
-/// The seconds' worth of requests that a client may send at once after a pause.
-const BURST_S: f64 = 1.0;
-
 /// What happens to one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fate {
@@ -55,7 +52,7 @@ pub struct Fate {
     pub bytes_per_s: f64,
 }
 
-impl Profile {
+impl StoreProfile {
     /// Amazon S3 from the same region.
     pub const S3: Self = Self {
         first_byte: Duration::from_millis(27),
@@ -78,12 +75,26 @@ impl Profile {
     /// A store on another continent.
     pub const FAR: Self = Self { first_byte: Duration::from_millis(150), first_byte_sigma: 0.7, ..Self::S3 };
 
-    /// Returns the profile `s3`, `express` or `far`.
+    /// Files of this machine in the page cache: no answer is late or lost.
+    pub const LOCAL: Self = Self {
+        first_byte: Duration::from_micros(50),
+        first_byte_sigma: 0.3,
+        slow_share: 0.0,
+        stuck_share: 0.0,
+        lost_share: 0.0,
+        bytes_per_s: 2e9,
+        trickle_share: 0.0,
+        requests_per_s: 1e9,
+        ..Self::S3
+    };
+
+    /// Returns the profile `s3`, `express`, `far` or `local`.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "s3" => Some(Self::S3),
             "express" => Some(Self::EXPRESS),
             "far" => Some(Self::FAR),
+            "local" => Some(Self::LOCAL),
             _ => None,
         }
     }
@@ -107,8 +118,8 @@ impl Profile {
         Fate { first_byte, bytes_per_s: rate * part }
     }
 
-    /// Returns the time until a 503 is sent.
-    pub(crate) fn refusal(&self) -> Duration {
+    /// Returns the time until an overloaded store answers 503.
+    pub fn refusal(&self) -> Duration {
         self.first_byte / 4
     }
 }
@@ -143,30 +154,6 @@ fn mixed(state: u64) -> u64 {
     state ^ (state >> 31)
 }
 
-/// A shared limit on requests per second: a token bucket. Times are arguments, since one fixed origin.
-#[derive(Debug)]
-pub(crate) struct RateLimit {
-    per_s: f64,
-    left: f64,
-    at: Duration,
-}
-
-impl RateLimit {
-    pub(crate) fn new(per_s: f64) -> Self {
-        Self { per_s, left: per_s * BURST_S, at: Duration::ZERO }
-    }
-
-    /// Whether a request at `now` is served.
-    pub(crate) fn take(&mut self, now: Duration) -> bool {
-        let earned = now.saturating_sub(self.at).as_secs_f64() * self.per_s;
-        self.left = (self.left + earned).min(self.per_s * BURST_S);
-        self.at = self.at.max(now);
-        let is_served = self.left >= 1.0;
-        self.left -= if is_served { 1.0 } else { 0.0 };
-        is_served
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_million_requests_have_the_published_percentiles_and_shares() {
-        let fates: Vec<Fate> = (0..REQUESTS).map(|request| Profile::S3.fate(11, request)).collect();
+        let fates: Vec<Fate> = (0..REQUESTS).map(|request| StoreProfile::S3.fate(11, request)).collect();
         let lost = fates.iter().filter(|fate| fate.first_byte.is_none()).count();
         assert!((60..140).contains(&lost), "{lost} of 100");
         let mut times: Vec<f64> =
@@ -207,7 +194,7 @@ mod tests {
     #[test]
     fn profiles_differ_in_their_latencies() {
         for (name, millis, sigma) in [("express", 5.0, 0.2), ("far", 150.0, 0.7)] {
-            let profile = Profile::named(name).unwrap();
+            let profile = StoreProfile::named(name).unwrap();
             let fates = (0..20_000).map(|request| profile.fate(3, request));
             let mut times: Vec<f64> = fates.filter_map(|f| f.first_byte).map(|t| t.as_secs_f64()).collect();
             times.sort_by(f64::total_cmp);
@@ -215,27 +202,16 @@ mod tests {
             let p84 = percentile(&times, 0.8413) / percentile(&times, 0.5); // one standard deviation
             assert!(near(p84.ln(), sigma, 0.05), "{name}: {p84}");
         }
-        assert_eq!(Profile::named("S3"), None);
+        assert_eq!(StoreProfile::named("S3"), None);
     }
 
     #[test]
     fn fates_depend_on_seed_and_number_alone() {
-        let fates = |seed| (0..100).map(|n| Profile::S3.fate(seed, n)).collect::<Vec<_>>();
+        let fates = |seed| (0..100).map(|n| StoreProfile::S3.fate(seed, n)).collect::<Vec<_>>();
         assert_eq!(fates(1), fates(1));
         assert_ne!(fates(1), fates(2));
         // Pinned, so that figures of different versions are of the same requests.
-        let pinned = Profile::S3.fate(1, 0).first_byte.unwrap().as_micros();
+        let pinned = StoreProfile::S3.fate(1, 0).first_byte.unwrap().as_micros();
         assert_eq!(pinned, 19_144);
-    }
-
-    #[test]
-    fn a_rate_limit_serves_its_rate_after_a_burst() {
-        let mut limit = RateLimit::new(100.0);
-        let mut served = |from: u64, millis: u64| {
-            (from..from + millis).filter(|now| limit.take(Duration::from_millis(*now))).count()
-        };
-        assert_eq!(served(0, 1_000), 199);
-        assert_eq!(served(1_000, 1_000), 100);
-        assert_eq!(served(60_000, 50), 50, "at most one second's worth is saved up");
     }
 }
