@@ -6,19 +6,16 @@
 //! *climb*; then it rises ever faster, to 2 times the old one after another climb, 16 times after the third, 512 after the fourth, so
 //! that a store that has recovered or grown is soon used again.
 //!
-//! A climb is short at first (2 s, then 4 s, …), to find the store's limit, and grows until it takes [`CLIMB_REQUESTS`]: a
-//! process is then refused about once in that number of requests. A pure state machine: times are arguments.
+//! A climb takes 2 s at first, then 4 s and 8 s, to find the store's limit, and then [`CLIMB_MAX_S`]. Longer ones would mean fewer
+//! refusals, but a job that met a short fault would be slow for minutes. 32 processes at a store's limit of 200 requests a second
+//! are refused 1.4 % of them. A pure state machine: times are arguments.
 
 use std::time::Duration;
 
 /// The part of the rate that remains after a refusal.
 const PART: f64 = 0.8;
-/// Requests of the longest climb.
-const CLIMB_REQUESTS: f64 = 3_000.0;
-/// The longest climb, in seconds: at rates too low for [`CLIMB_REQUESTS`].
-const CLIMB_MAX_S: f64 = 330.0;
-/// The shortest climb of a process that has found the limit, in seconds: at high rates.
-const CLIMB_MIN_S: f64 = 10.0;
+/// The longest climb, in seconds.
+const CLIMB_MAX_S: f64 = 15.0;
 /// A rate that falls below this part of the old one means that the store's limit has changed; the search starts again.
 const CHANGED: f64 = 0.6;
 /// The rate falls to no less than this part at once: a low rate gives few answers in two seconds.
@@ -27,7 +24,7 @@ const FALL_MAX: f64 = 0.5;
 /// less, and a process that has just begun has few answers to go by.
 const FIRST_MIN: f64 = 100.0;
 /// The lowest rate, in requests per second.
-const RATE_MIN: f64 = 2.0;
+const RATE_MIN: f64 = 5.0;
 /// A store that refuses more than this multiple of what it answers has an outage: the waits between attempts grow then, and a
 /// lower rate would only delay the recovery.
 const OUTAGE: f64 = 10.0;
@@ -55,8 +52,7 @@ struct Refused {
 
 impl Refused {
     fn climb_s(&self) -> f64 {
-        let found = (CLIMB_REQUESTS / self.rate).clamp(CLIMB_MIN_S, CLIMB_MAX_S);
-        found.min(2.0_f64.powi(self.count))
+        2.0_f64.powi(self.count).min(CLIMB_MAX_S)
     }
 
     fn rate_at(&self, now: Duration) -> f64 {
@@ -252,8 +248,8 @@ mod tests {
     fn processes_share_a_small_store_with_few_refusals() {
         let minutes = minutes(32, 200.0, 15);
         let (served, refused) = minutes[3..].iter().fold((0.0, 0.0), |sum, m| (sum.0 + m.0, sum.1 + m.1));
-        assert!(refused / (served + refused) < 0.001, "{minutes:?}");
-        assert!(served / (12.0 * 60.0) > 180.0, "{minutes:?}");
+        assert!(refused / (served + refused) < 0.02, "{minutes:?}");
+        assert!(served / (12.0 * 60.0) > 190.0, "{minutes:?}");
     }
 
     #[test]
