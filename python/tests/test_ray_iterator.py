@@ -150,6 +150,30 @@ def test_the_loaders_face(labels: fs.Pipeline) -> None:
     assert ledger["exact"]
 
 
+def test_an_adaptive_loader_takes_a_shard_and_changes_its_batches(labels: fs.Pipeline) -> None:
+    pytest.importorskip("scipy")
+    from feedstock.adaptive import AdaptiveLoader, Alone
+
+    shard = DataIterator(labels.batch(global_batch_size=20))
+    loader = AdaptiveLoader(shard, exchange=Alone())
+    batches = iter(loader)
+    first = next(batches)["sample_ids"].tolist()
+    shard.reconfigure(0, 2)
+    assert (shard.rank, shard.world_size, shard.batch_size) == (0, 2, 10)
+    loader.reconfigure(0, 1)
+    rest = ids(loader)
+    assert len(first) == 20
+    assert sorted(first + rest) == list(range(200))
+
+
+def test_an_adaptive_loader_rejects_a_shard_that_restarts(labels: fs.Pipeline) -> None:
+    pytest.importorskip("scipy")
+    from feedstock.adaptive import AdaptiveLoader, Alone
+
+    with pytest.raises(fs.ConfigError, match="restart=False"):
+        AdaptiveLoader(DataIterator(labels, restart=True), exchange=Alone())
+
+
 # DataIterator: Ray's API
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from feedstock import Loader
+    from feedstock.ray import DataIterator
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class AdaptiveLoader:
     ```
 
     Args:
-        loader: A loader with batches of a number of rows, not of a total length.
+        loader: A loader, or the result of `ray.train.get_dataset_shard`, with batches of a number of rows, not of a
+            total length.
         rule: How the learning rate follows the batch size; default: `AdaScale()`.
         exchange: How the processes communicate; default: torch.distributed. All that run a step together take part.
         interval: Optimizer steps between decisions, at least 2; default 100.
@@ -76,7 +78,7 @@ class AdaptiveLoader:
 
     def __init__(
         self,
-        loader: Loader,
+        loader: Loader | DataIterator,
         *,
         rule: ScalingRule | None = None,
         exchange: Exchange | None = None,
@@ -119,7 +121,7 @@ class AdaptiveLoader:
         self._finished_passes = 0  # epochs whose batches were all delivered
 
     @property
-    def loader(self) -> Loader:
+    def loader(self) -> Loader | DataIterator:
         """The inner loader, for `stats()`, `ledger()` and so on. Do not iterate it while you iterate this one."""
         return self._loader
 

@@ -141,6 +141,11 @@ class DataIterator:
         """Rows of a step over all ranks; ``None`` if a total bounds the batches."""
         return self.loader.global_batch_size
 
+    @property
+    def restart(self) -> bool:
+        """Whether every ``iter()`` begins an epoch at its start."""
+        return self._options["restart"]
+
     def set_epoch(self, epoch: int) -> None:
         """Goes to the start of ``epoch``, unless the next batch belongs to it."""
         self.loader.set_epoch(epoch)
@@ -159,6 +164,28 @@ class DataIterator:
     def seek(self, step: int) -> None:
         """Goes to a step of the current epoch."""
         self.loader.seek(step)
+
+    def reconfigure(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        total: float | None = None,
+        global_total: float | None = None,
+    ) -> None:
+        """Changes rank, world size or batch size between two steps; see ``feedstock.Loader.reconfigure``."""
+        loader = self.loader
+        loader.reconfigure(
+            rank,
+            world_size,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            total=total,
+            global_total=global_total,
+        )
+        self._rank, self._world_size = loader.rank, loader.world_size
 
     def start_prefetch(self) -> None:
         """Begins to fetch and decode, for example while the training function builds its model."""
