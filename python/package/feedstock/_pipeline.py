@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from feedstock._check import batch_sizes, one_of, whole, whole_or_none
 from feedstock._loader import Loader
+from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
-from feedstock._simulation import Simulation, arguments
+from feedstock._pickles import named_arguments
+from feedstock._simulation import Simulation, simulation_arguments
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 #: A method of the native pipeline, and its arguments.
 _Step = tuple[str, dict[str, Any]]
 _Functions = tuple[tuple[Callable[[Any], Any], int | None], ...]
-
-#: What nulls of a column become.
-NullsOf = Literal["list", "mask"] | bool | int | float
 
 
 class Pipeline:
@@ -270,7 +268,7 @@ class Pipeline:
         changed = self
         settings = nulls.items() if isinstance(nulls, Mapping) else [(None, nulls)]
         for column, to in settings:
-            changed = changed._with("nulls", column=column, to=_plain(to))
+            changed = changed._with("nulls", column=column, to=plain_nulls(to))
         return changed
 
     def epochs(self, epochs: int) -> Pipeline:
@@ -442,7 +440,7 @@ class Pipeline:
             >>> pipeline.simulate(threads=1, decode_ms=10, step_ms=5)["forecast"]["bottleneck"]
             'cpu'
         """
-        given = arguments(
+        given = simulation_arguments(
             world_size=world_size,
             epoch=epoch,
             threads=threads,
@@ -491,46 +489,9 @@ def _shown(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _plain(nulls: Any) -> NullsOf:
-    """Returns a setting of ``nulls`` without numpy's types."""
-    if isinstance(nulls, str):
-        one_of("nulls", nulls, ("list", "mask"))
-        return cast("NullsOf", nulls)
-    if isinstance(nulls, bool) or type(nulls).__name__ in ("bool_", "bool"):
-        return bool(nulls)
-    if isinstance(nulls, Integral):
-        return int(nulls)
-    if isinstance(nulls, Real):
-        return float(nulls)
-    raise ConfigError(f"nulls must be 'list', 'mask' or a value; got {nulls!r}")
-
-
-# The arguments of steps in pickles of releases that stored them without names.
-_POSITIONAL = {
-    "map": ("column", "output", "ops", "pad_value", "key"),
-    "shuffle": ("kind", "seed", "window", "lanes"),
-    "seed": ("seed",),
-    "bucket_by": ("column", "window"),
-    "lengths_from": ("column",),
-    "batch": ("batch_size", "global_batch_size", "total", "global_total", "max_rows", "tail"),
-    "on_error": ("policy", "max_fraction"),
-    "nulls": ("column", "to"),
-    "epochs": ("epochs",),
-    "options": ("threads", "slots", "budget_bytes", "deadline"),
-}
-
-
-def _named(method: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    named = dict(zip(_POSITIONAL[method], arguments, strict=False))
-    if method == "batch":
-        tail = named.pop("tail")
-        return {"sizes": named, "tail": tail}
-    return named
-
-
 def _rebuild(dataset: Dataset, steps: Iterable[tuple[str, Any]], functions: _Functions) -> Pipeline:
     pipeline = Pipeline(dataset)
     for method, arguments in steps:
-        named = _named(method, arguments) if isinstance(arguments, tuple) else arguments
+        named = named_arguments(method, arguments) if isinstance(arguments, tuple) else arguments
         pipeline = pipeline._with(method, **named)
     return pipeline._changed(pipeline._native, pipeline._steps, functions)

@@ -65,7 +65,7 @@ class Simulation(TypedDict):
     alternatives: list[Alternative]
 
 
-def arguments(
+def simulation_arguments(
     *,
     world_size: Any,
     epoch: Any,
