@@ -58,7 +58,7 @@ struct Bench {
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     match words.first().map(String::as_str) {
-        Some(FEEDSTOCK) => return feedstock_cli::main(words).into(),
+        Some(FEEDSTOCK) => return feedstock_cli::main(std::env::args_os().skip(1)).into(),
         Some(READER) => return read_for_ever(&words[1..]),
         _ => {}
     }
