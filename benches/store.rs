@@ -47,6 +47,9 @@ const BUDGET_BYTES: u64 = 112 << 20;
 const CROWD: u64 = 32;
 const CROWD_REQUESTS_PER_S: u64 = 200;
 
+/// Measures one part, and prints what it found.
+type Part = fn(&Bench);
+
 struct Bench {
     folder: tempfile::TempDir,
     profile: String,
@@ -74,7 +77,7 @@ fn main() -> ExitCode {
     for layout in LAYOUTS {
         bench.store(layout);
     }
-    let parts: [(&str, fn(&Bench)); 3] = [("start", start), ("train", train), ("crowd", crowd)];
+    let parts: [(&str, Part); 3] = [("start", start), ("train", train), ("crowd", crowd)];
     let named = |name: &str| words.iter().any(|word| word == name);
     let all = !parts.iter().any(|(name, _)| named(name));
     println!("profile {}", bench.profile);

@@ -83,7 +83,7 @@ def test_ipc_of_pyarrow_is_shuffled_in_full_unless_it_is_compressed(tmp_path: Pa
     assert "in blocks" in order(compressed.shuffle(seed=7))
     for data in (plain, compressed):
         pipeline = (
-            data.columns(["image", "name"]).map("image", fs.decode_image(), fs.resize(8)).shuffle(seed=7)
+            data.columns(["image", "name"]).map("image", fs.decode_image(), fs.resize((8, 8))).shuffle(seed=7)
         )
         seen = []
         for batch in pipeline.batch(10).epochs(1).loader():
