@@ -159,7 +159,8 @@ impl<'a> Clock<'a> {
     fn plan_ahead(&mut self) -> Result<()> {
         loop {
             let fetched_bytes = self.ahead.iter().map(|admitted| admitted.fetched_bytes).sum();
-            let ahead = Ahead { steps: self.ahead.len(), fetched_bytes };
+            let ended_steps = self.started - self.active.len() as u64;
+            let ahead = Ahead { steps: self.ahead.len(), fetched_bytes, ended_steps };
             let is_waiting = self.first_loading.is_some_and(|most| self.loading.len() > most);
             if is_waiting || !may_prefetch(ahead, self.prefetch_bytes) {
                 return Ok(());
