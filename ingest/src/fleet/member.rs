@@ -21,6 +21,8 @@ pub(super) struct Member {
     suspect: Option<Duration>,
     /// It is being probed.
     probing: bool,
+    /// It opens the data set, while others serve.
+    is_cold: bool,
     failures: u32,
     /// When the last of them was.
     failed: Duration,
@@ -52,7 +54,17 @@ struct Refused {
 
 impl Member {
     pub(super) fn is_up(&self) -> bool {
-        self.suspect.is_none()
+        self.suspect.is_none() && !self.is_cold
+    }
+
+    /// Whether it opens the data set, and gets nothing to do until then.
+    pub(super) fn is_cold(&self) -> bool {
+        self.is_cold
+    }
+
+    /// It gets nothing to do until it has the data set open.
+    pub(super) fn cools(&mut self) {
+        (self.suspect, self.probing, self.is_cold) = (None, false, true);
     }
 
     /// What is known to be wrong with it.
@@ -67,7 +79,7 @@ impl Member {
 
     /// It has the data set open.
     pub(super) fn opened(&mut self) {
-        self.has_opened = true;
+        (self.has_opened, self.is_cold) = (true, false);
     }
 
     /// The rate at which its rows come, or came last.
@@ -112,6 +124,7 @@ impl Member {
     /// One of its streams, of which `streams` were opened so far, has ended before its time. Returns whether it refuses.
     pub(super) fn lost(&mut self, now: Duration, error: Error, streams: u64) -> bool {
         let refuses = error.kind() != ErrorKind::Retryable;
+        (self.has_opened, self.is_cold) = (false, false); // it may be another process next time
         if refuses {
             self.down = None;
             self.refused = Some(Refused { error: error.clone(), at: now, streams });

@@ -70,6 +70,8 @@ pub(crate) struct FleetDriver<D: Destination> {
     stream_sender: UnboundedSender<(StreamId, StreamEvent)>,
     probed: UnboundedSender<(String, Result<()>)>,
     probes: UnboundedReceiver<(String, Result<()>)>,
+    warmed: UnboundedSender<(String, Result<()>)>,
+    warm_ups: UnboundedReceiver<(String, Result<()>)>,
     source: watch::Receiver<WorkerAddresses>,
     found: UnboundedSender<Vec<String>>,
     looked_up: UnboundedReceiver<Vec<String>>,
@@ -93,6 +95,7 @@ impl<D: Destination> FleetDriver<D> {
         let (own_events, events) = unbounded_channel(); // bounded by slots, see FleetEvent
         let (stream_sender, stream_events) = unbounded_channel(); // a few for each stream and step
         let (probed, probes) = unbounded_channel(); // one for each member
+        let (warmed, warm_ups) = unbounded_channel(); // one for each member
         let (found, looked_up) = unbounded_channel(); // one at a time
         let strands = job.walk.plan().strands();
         let next = job.walk.next();
@@ -113,6 +116,8 @@ impl<D: Destination> FleetDriver<D> {
             stream_sender,
             probed,
             probes,
+            warmed,
+            warm_ups,
             found,
             looked_up,
             looking_up: Arc::new(Semaphore::new(1)),
@@ -145,6 +150,7 @@ impl<D: Destination> FleetDriver<D> {
                 },
                 Some((stream, event)) = self.stream_events.recv() => self.on_stream_event(stream, event),
                 Some((member, result)) = self.probes.recv() => Ok(self.dispatch.probed(self.now(), &member, result)),
+                Some((member, result)) = self.warm_ups.recv() => Ok(self.dispatch.warmed(self.now(), &member, result)),
                 changed = self.source.changed() => match changed {
                     Ok(()) => Ok(self.members()),
                     Err(_) => Ok(Vec::new()),
@@ -251,14 +257,8 @@ impl<D: Destination> FleetDriver<D> {
     fn on_stream_event(&mut self, id: StreamId, event: StreamEvent) -> Result<Vec<Action>, (u64, Error)> {
         let now = self.now();
         match event {
-            StreamEvent::Opening => {
-                self.dispatch.opening(id);
-                Ok(Vec::new())
-            }
-            StreamEvent::Opened => {
-                self.dispatch.opened(now, id);
-                Ok(Vec::new())
-            }
+            StreamEvent::Opening => Ok(self.dispatch.opening(now, id)),
+            StreamEvent::Opened => Ok(self.dispatch.opened(now, id)),
             StreamEvent::Received(index) => Ok(self.dispatch.received(now, id, index)),
             StreamEvent::Leaving => Ok(self.dispatch.leaving(now, id)),
             StreamEvent::Lost(error) => {
@@ -289,6 +289,7 @@ impl<D: Destination> FleetDriver<D> {
                     }
                 }
                 Action::Probe { member } => self.probe(member),
+                Action::Warm { member } => self.warm(member),
             }
         }
     }
@@ -298,8 +299,32 @@ impl<D: Destination> FleetDriver<D> {
         let step = self.active.get(&from).map(|gathering| &gathering.step).or(next);
         #[expect(clippy::expect_used, reason = "the dispatch knows the steps that are here, and the next")]
         let step = step.expect("a stream opens at a step that is unfinished");
-        let walk = &self.job.walk;
         let here = member == HERE;
+        let request = self.request(step, strands.clone(), here, self.overdue(from, &strands));
+        tracing::debug!("stream {}: {} strands of {member}, from step {from} on", id.0, strands.len());
+        let opening = self.opening(id, member, request);
+        let counters = opening.counters.clone();
+        let (tasks, queue) = unbounded_channel(); // bounded by slots
+        let run = stream::run(opening, self.job.connect.clone(), queue, self.stream_sender.clone());
+        let abort = self.tasks.spawn(run);
+        self.streams.insert(id, OpenStream { strands, here, tasks, counters, abort });
+    }
+
+    /// Has a member open the data set, by opening a stream for one strand and closing it at once.
+    fn warm(&mut self, member: String) {
+        let oldest = self.active.values().next().map(|gathering| &gathering.step);
+        let Some(step) = self.next.as_ref().or(oldest) else { return };
+        let request = self.request(step, std::iter::once(0).collect(), false, 0);
+        let opening = self.opening(StreamId(u64::MAX), member.clone(), request);
+        let (connect, warmed) = (self.job.connect.clone(), self.warmed.clone());
+        self.tasks.spawn(async move {
+            let _unheard = warmed.send((member, stream::warm(opening, &*connect).await));
+        });
+    }
+
+    /// Returns what a worker is asked for: these strands, from `step` on.
+    fn request(&self, step: &Step, strands: StrandSet, here: bool, overdue: u32) -> LaneRequest {
+        let walk = &self.job.walk;
         let share = self.share_of(step, &strands, here);
         #[expect(
             clippy::cast_possible_truncation,
@@ -307,34 +332,31 @@ impl<D: Destination> FleetDriver<D> {
             reason = "a share of a number of bytes"
         )]
         let budget_bytes = (self.job.budget_bytes as f64 * share) as u64;
-        let request = LaneRequest {
+        LaneRequest {
             plan: self.plan_id.clone(),
             cursor: walk.plan().cursor(step.epoch, step.position),
             shape: *walk.shape(),
-            strands: strands.clone(),
+            strands,
             end_epoch: self.job.end_epoch,
             budget_bytes,
             most_bytes: self.job.budget_bytes,
             sample_bytes: self.job.sample_bytes,
             places: PLACES,
-            overdue: self.overdue(from, &strands),
-        };
-        tracing::debug!("stream {}: {} strands of {member}, from step {from} on", id.0, strands.len());
-        let counters = Arc::new(Counters::default());
-        let opening = Opening {
+            overdue,
+        }
+    }
+
+    fn opening(&self, id: StreamId, member: String, request: LaneRequest) -> Opening {
+        Opening {
             id,
-            counters: counters.clone(),
-            token: self.job.workers.sent_token().cloned().filter(|_| !here),
+            counters: Arc::new(Counters::default()),
+            token: self.job.workers.sent_token().cloned().filter(|_| member != HERE),
             member,
             request,
             spec: self.job.spec.clone(),
             tensors: self.job.tensors.clone(),
             columns: self.job.columns.clone(),
-        };
-        let (tasks, queue) = unbounded_channel(); // bounded by slots
-        let run = stream::run(opening, self.job.connect.clone(), queue, self.stream_sender.clone());
-        let abort = self.tasks.spawn(run);
-        self.streams.insert(id, OpenStream { strands, here, tasks, counters, abort });
+        }
     }
 
     /// Returns the share of the budget for a stream of these strands that begins with `step`. A rank's lanes are unevenly

@@ -98,6 +98,11 @@ pub(crate) async fn run<D: Destination>(
     }
 }
 
+/// Has a worker open the data set, for as long as it reports to be at work on that.
+pub(crate) async fn warm(opening: Opening, connect: &dyn Connect) -> Result<()> {
+    open(&opening, connect, &|_| ()).await.map(drop)
+}
+
 fn named(member: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("{member}: {error}"))
 }

@@ -245,15 +245,26 @@ impl Registry {
     }
 
     /// The schema of a recipe's lanes for Flight, and their number.
-    pub(crate) async fn facts(&self, id: &PlanId) -> Result<Option<(SchemaRef, u32)>> {
+    pub(crate) async fn facts(self: &Arc<Self>, id: &PlanId) -> Result<Option<(SchemaRef, u32)>> {
         let Some(opened) = self.known_and_opened(id).await? else { return Ok(None) };
         Ok(Some((opened.schema()?, opened.lanes()?)))
     }
 
-    async fn known_and_opened(&self, id: &PlanId) -> Result<Option<Arc<OpenedRecipe>>> {
+    /// A recipe, opened once for all who ask. In a task of its own, so that it goes on when those who ask hang up: a catalog may
+    /// take minutes, and the next one to ask finds it.
+    async fn known_and_opened(self: &Arc<Self>, id: &PlanId) -> Result<Option<Arc<OpenedRecipe>>> {
         let Some((spec, cell, check)) = self.asked(id) else { return Ok(None) };
-        // Boxed: the types of what opens data sets are deep.
-        Ok(Some(cell.get_or_try_init(|| self.opened(&spec, check).boxed()).await?.clone()))
+        if let Some(opened) = cell.get() {
+            return Ok(Some(opened.clone()));
+        }
+        let this = self.clone();
+        let opening = tokio::spawn(async move {
+            // Boxed: the types of what opens data sets are deep.
+            cell.get_or_try_init(|| this.opened(&spec, check).boxed()).await.cloned()
+        });
+        let opened = opening.await;
+        let bug = |error| Error::new(ErrorKind::Bug, format!("opening a data set panicked: {error}"));
+        opened.map_err(bug)?.map(Some)
     }
 
     fn start_flight(&self, opened: &OpenedRecipe, ticket: &LaneTicket) -> Result<FlightLane> {

@@ -9,6 +9,7 @@ mod common;
 mod exactly_once;
 mod faults_s3;
 mod fleet;
+mod fleet_joining;
 #[path = "../../../ops/tests/support/hostile.rs"]
 mod hostile;
 mod large_samples;

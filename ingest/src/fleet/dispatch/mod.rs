@@ -7,12 +7,14 @@
 //! ```
 //! - lost: what a stream owed is asked of other members, from the first step that it owed;
 //! - leaving, joining, coming back: strands move at the first step that was not requested yet;
+//! - cold: a member that has yet to open the data set gets no strands while another one can serve (`joining.rs`);
 //! - slow: what the oldest step lacks is asked of a second member too; the first answer wins, the other stream is closed
 //!   (`races.rs`).
 //!
 //! Invariant: every strand of every unfinished step is owed by a stream, unless no member is up; then it is as soon as one
 //! is.
 
+mod joining;
 mod moves;
 mod races;
 
@@ -45,6 +47,8 @@ pub(crate) enum Action {
     Close { stream: StreamId },
     /// See whether the member is there again.
     Probe { member: String },
+    /// Have the member open the data set.
+    Warm { member: String },
 }
 
 /// Whether this machine's own CPUs serve.
@@ -53,7 +57,7 @@ pub enum Local {
     /// Never: without a worker, ranks wait until their deadline.
     #[default]
     Never,
-    /// While no worker answers.
+    /// While no worker has the data set open.
     Fallback,
     /// Always, as one of the members.
     Share,
@@ -127,10 +131,14 @@ impl Dispatch {
     pub(crate) fn members(&mut self, now: Duration, list: &[String]) -> Vec<Action> {
         let listed: BTreeSet<&String> = list.iter().collect();
         self.members.retain(|name, _| name == HERE || listed.contains(name));
-        for name in list {
-            self.members.entry(name.clone()).or_default();
-        }
+        let new = list.iter().filter(|name| !self.members.contains_key(*name));
+        let new: BTreeSet<String> = new.cloned().collect();
+        let are_cold = self.has_warm_worker();
+        self.members.extend(new.iter().map(|name| (name.clone(), Member::default())));
         let mut actions = Vec::new();
+        if are_cold {
+            self.cool(&new, &mut actions);
+        }
         self.redistribute(now, &mut actions);
         actions
     }
@@ -160,21 +168,27 @@ impl Dispatch {
     }
 
     /// A worker is at work on opening the data set of a stream, which takes as long as it takes.
-    pub(crate) fn opening(&mut self, id: StreamId) {
+    pub(crate) fn opening(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
+        let mut actions = Vec::new();
         if let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.is_open) {
             stream.counts = None;
+            self.relieve(now, &mut actions);
         }
+        actions
     }
 
     /// A stream is open: data set, catalog and ops are ready. Where its worker had to make them ready, it can be late only
     /// from now on.
-    pub(crate) fn opened(&mut self, now: Duration, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+    pub(crate) fn opened(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
+        let Some(stream) = self.streams.get_mut(&id) else { return Vec::new() };
         if let Some(member) = self.members.get_mut(&stream.member) {
             member.opened();
         }
         stream.is_open = true;
         stream.counts = stream.counts.or(Some(now));
+        let mut actions = Vec::new();
+        self.relieve(now, &mut actions);
+        actions
     }
 
     /// A stream has brought what it owed of a step (or its rival had).
@@ -237,7 +251,7 @@ impl Dispatch {
 
     /// Whether anybody but this machine may serve.
     pub(crate) fn others_serve(&self) -> bool {
-        self.members.iter().any(|(name, member)| name != HERE && member.is_up())
+        self.members.iter().any(|(name, member)| name != HERE && (member.is_up() || member.is_cold()))
     }
 
     /// A member wants to go: it serves what it was asked for, and nothing from the next step on.
@@ -258,6 +272,9 @@ impl Dispatch {
         match result {
             Ok(()) => {
                 member.is_back();
+                if !member.has_opened() && self.has_warm_worker() {
+                    self.cool(&BTreeSet::from([name.to_owned()]), &mut actions);
+                }
                 self.redistribute(now, &mut actions);
             }
             Err(error) => member.is_away(now, error),
@@ -316,7 +333,11 @@ impl Dispatch {
             return format!("rows of {} strands from {}", step.len(), list(owing));
         }
         let troubles = self.members.iter().map(|(name, member)| {
-            let why = member.error().map_or("not asked yet".to_owned(), Error::to_string);
+            let why = match member.error() {
+                _ if member.is_cold() => "opens the data set".to_owned(),
+                Some(error) => error.to_string(),
+                None => "not asked yet".to_owned(),
+            };
             format!("{name}: {why}")
         });
         let troubles: Vec<String> = troubles.take(8).collect();

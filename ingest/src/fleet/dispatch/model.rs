@@ -49,6 +49,7 @@ struct Model {
     /// What unfinished steps lack.
     lacking: BTreeMap<u64, RowsOfStrands>,
     probes: Vec<String>,
+    cold: Vec<String>,
     next: u64,
     next_rows: RowsOfStrands,
     /// Members that trickle: several at once.
@@ -84,6 +85,7 @@ impl Model {
             streams: BTreeMap::new(),
             lacking: BTreeMap::new(),
             probes: Vec::new(),
+            cold: Vec::new(),
             next: 0,
             next_rows: dice.some(),
             slow: MEMBERS.into_iter().filter(|_| dice.roll(3) == 0).collect(),
@@ -93,7 +95,7 @@ impl Model {
 
     fn happen(&mut self, dice: &mut Dice) {
         let (now, all) = (self.now, self.streams.keys().copied().collect::<Vec<_>>());
-        let actions = match dice.roll(14) {
+        let actions = match dice.roll(15) {
             0..=2 if self.lacking.len() < 4 => {
                 let (index, rows) = (self.next, std::mem::replace(&mut self.next_rows, dice.some()));
                 self.next += 1;
@@ -133,12 +135,16 @@ impl Model {
             10 => {
                 let Some(id) = dice.of(&all) else { return };
                 match dice.roll(4) {
-                    0 => self.dispatch.opening(id),
+                    0 => self.dispatch.opening(now, id),
                     _ => self.dispatch.opened(now, id),
                 }
-                Vec::new()
             }
-            11 | 12 => {
+            11 => {
+                let Some(name) = self.cold.pop() else { return };
+                let error = || Error::new(ErrorKind::Retryable, "not opened");
+                self.dispatch.warmed(now, &name, if dice.roll(4) > 0 { Ok(()) } else { Err(error()) })
+            }
+            12 | 13 => {
                 (0..dice.roll(25)).for_each(|_| self.tick(dice));
                 Vec::new()
             }
@@ -251,6 +257,7 @@ impl Model {
                 }
                 Action::Close { stream } => assert!(self.streams.remove(&stream).is_some(), "closed twice"),
                 Action::Probe { member } => self.probes.push(member),
+                Action::Warm { member } => self.cold.push(member),
             }
         }
     }

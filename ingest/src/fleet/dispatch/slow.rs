@@ -140,7 +140,8 @@ impl<P: Fn(&str, Duration) -> Pace> Fleet<P> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.is_open && self.now >= stream.asked + OPENS_AFTER {
             stream.is_open = true;
-            self.dispatch.opened(self.now, id);
+            let actions = self.dispatch.opened(self.now, id);
+            assert!(actions.is_empty(), "no member is cold");
         }
         let pace = (self.pace)(&stream.member, self.now);
         let Some((&index, &asked)) = stream.tasks.first_key_value().filter(|_| stream.is_open) else {
@@ -194,6 +195,10 @@ impl<P: Fn(&str, Duration) -> Pace> Fleet<P> {
                 Action::Close { stream } => drop(self.streams.remove(&stream)),
                 Action::Probe { member } => {
                     let actions = self.dispatch.probed(self.now, &member, Ok(()));
+                    self.act(actions);
+                }
+                Action::Warm { member } => {
+                    let actions = self.dispatch.warmed(self.now, &member, Ok(()));
                     self.act(actions);
                 }
             }
@@ -341,33 +346,4 @@ fn no_worker_is_late_after_the_rank_itself_was_stopped() {
     fleet.now += Duration::from_secs(30);
     (0..40).for_each(|_| fleet.tick(1000));
     assert_eq!(fleet.dispatch.hedged(), (0, 0));
-}
-
-#[test]
-fn a_worker_that_opens_the_data_set_is_not_late() {
-    let mut dispatch = Dispatch::new(STRANDS, Local::Never);
-    dispatch.members(Duration::ZERO, &[name(0), name(1)]);
-    let actions = dispatch.step(Duration::ZERO, 0, rows());
-    let streams = actions.iter().filter_map(|action| match action {
-        Action::Open { stream, .. } => Some(*stream),
-        _ => None,
-    });
-    let [first, second] = streams.collect::<Vec<_>>()[..] else { panic!("{actions:?}") };
-    dispatch.opened(Duration::ZERO, first);
-    dispatch.opening(second);
-    let mut progress = BTreeMap::from([(first, Progress::default()), (second, Progress::default())]);
-    let mut tick = |dispatch: &mut Dispatch, tick: u32| {
-        if let Some(progress) = progress.get_mut(&first).filter(|_| tick < 10) {
-            progress.bytes += 100_000;
-        }
-        let actions = dispatch.tick(TICK * tick, &progress);
-        actions.iter().any(|action| matches!(action, Action::Open { .. }))
-    };
-    (1..10).for_each(|now| assert!(!tick(&mut dispatch, now)));
-    dispatch.received(TICK * 10, first, 0);
-    assert!((10..200).all(|now| !tick(&mut dispatch, now)), "10 s long");
-    dispatch.opened(TICK * 200, second);
-    let late: Vec<u32> = (200..230).filter(|now| tick(&mut dispatch, *now)).collect();
-    assert_eq!(late.first(), Some(&215), "750 ms after it is open");
-    assert_eq!(dispatch.hedged(), (1, u64::from(STRANDS / 2) * ROWS));
 }
