@@ -115,7 +115,9 @@ fn the_peak_in_memory_is_that_of_a_run() {
     let pipeline = pipeline(dataset, 24);
     let (_, _, stats) = measured(&pipeline);
     let peak = stats.iter().map(|stats| stats.peak_resident_bytes).max().unwrap();
-    about(forecast(&pipeline).resident_peak_bytes, peak, "resident bytes");
+    // How far a run reads ahead depends on when its steps end.
+    let ratio = forecast(&pipeline).resident_peak_bytes as f64 / peak as f64;
+    assert!((0.9..1.1).contains(&ratio), "{ratio} of the resident bytes of a run");
 }
 
 fn local() -> (tempfile::TempDir, Pipeline) {
