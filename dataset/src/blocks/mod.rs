@@ -268,6 +268,7 @@ impl Inner {
             number: unit,
             description: units.read(unit as usize, &self.storage).await?,
             rows: first_row..first_row + (samples.end - samples.start),
+            is_part: catalog.is_part_of_block(&samples),
             counted: catalog.counted(&samples),
             sides: self.sides.clone(),
         };

@@ -1,6 +1,6 @@
 //! What reading a few samples takes, by layout and storage.
 
-use super::{Catalog, Content};
+use super::{Catalog, Content, Parts};
 use crate::storage::{Location, Scheme};
 use feedstock_plan::Access;
 
@@ -9,13 +9,20 @@ impl Catalog {
     /// from measurements, so that ranks and workers choose the same order.
     pub fn access(&self) -> Access {
         match &self.content {
-            Content::Units { has_parts: false, .. } => Access::Blocks,
+            Content::Units { parts: Parts::None, .. } => Access::Blocks,
+            Content::Units { parts: Parts::Pages(samples), .. } if samples.get() > 1 => {
+                Access::Pages { samples: samples.get(), is_local: self.is_local() }
+            }
             Content::Units { .. } if self.is_local() => Access::Samples,
             Content::Located(_) if self.has_an_object_for_each_sample() || self.is_local() => Access::Samples,
             Content::Located(_) | Content::Units { .. } => Access::Ranges,
             Content::Union(union) => {
                 let parts = union.parts().iter().map(|part| part.stored.catalog.access());
-                parts.min().unwrap_or(Access::Blocks)
+                match parts.min() {
+                    // Pages of a part begin anywhere among the samples of all.
+                    None | Some(Access::Pages { .. }) => Access::Blocks,
+                    Some(access) => access,
+                }
             }
         }
     }
