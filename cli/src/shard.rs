@@ -27,9 +27,9 @@ Repeat the same command to resume a run that was stopped: it continues at the fi
 are read back and compared with the source. Shrunk images keep their aspect ratio and their EXIF orientation. Memory in
 use: two shards and --budget-bytes.";
 
-/// Encoded bytes of a row group whose pages are read one by one: each takes one request for its labels, and one for every piece.
-/// In larger ones, finding the place of a page takes longer.
-const PAGED_GROUP_BYTES: u64 = 16 << 20;
+/// Encoded bytes of a row group whose pages are read one by one. Each rank reads the labels of a row group with one request, before
+/// its first piece of it; of photographs, 150 pieces. In larger row groups, finding the place of a page takes longer.
+const PAGED_GROUP_BYTES: u64 = 32 << 20;
 
 /// Rewrite a data set as shards of even size with small row groups, and verify them.
 #[derive(Args)]
@@ -78,7 +78,7 @@ pub(crate) struct Command {
     /// and shards then hold a multiple of N samples [default: pages of about 1 MiB].
     #[arg(long, value_name = "N")]
     page_samples: Option<NonZeroU32>,
-    /// Maximum encoded bytes of a row group or record batch [default: 4 MiB; 16 MiB with --page-samples].
+    /// Maximum encoded bytes of a row group or record batch [default: 4 MiB; 32 MiB with --page-samples].
     #[arg(long, value_name = "BYTES")]
     group_bytes: Option<u64>,
     /// Maximum bytes of decompressed blocks that are read ahead [default: 512 MiB].

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -93,6 +94,54 @@ def test_ipc_of_pyarrow_is_shuffled_in_full_unless_it_is_compressed(tmp_path: Pa
             seen += samples
         assert sorted(seen) == list(range(90))
         assert seen != sorted(seen)
+
+
+def pages(folder: Path, samples: int) -> Path:
+    """90 pictures as above, in two files of Parquet whose pages have this number of samples, as pyarrow writes them."""
+    folder.mkdir()
+    for file in range(2):
+        images, numbers = [], range(file * 45, file * 45 + 45)
+        for number in numbers:
+            encoded = io.BytesIO()
+            Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(encoded, "png")
+            images.append(encoded.getvalue() + bytes(number))
+        table = pa.table(
+            {
+                "image": pa.array([{"bytes": image, "path": None} for image in images]),
+                "label": pa.array([number if number % 5 else None for number in numbers], pa.int16()),
+                "name": [f"picture {number}" for number in numbers],
+            }
+        )
+        pq.write_table(
+            table,
+            folder / f"part-{file}.parquet",
+            row_group_size=15,
+            data_page_size=1,
+            write_batch_size=samples,
+            write_page_index=True,
+            use_dictionary=["name"],
+            compression="snappy" if file else "none",
+        )
+    return folder
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(1, "a full shuffle"), (3, "in pieces of 3"), (4, "in blocks")])
+def test_parquet_of_pyarrow_is_shuffled_by_pages(tmp_path: Path, samples: int, expected: str) -> None:
+    data = fs.Dataset(pages(tmp_path / "pages", samples))  # row groups of 15 rows have no whole pages of 4
+    pipeline = (
+        data.columns(["image", "name"]).map("image", fs.decode_image(), fs.resize((8, 8))).shuffle(seed=7)
+    )
+    assert expected in order(pipeline)
+    quality = pipeline.batch(10).shuffle_quality()
+    assert ("--page-samples" in (quality["why_blocks"] or "")) == (samples == 4)
+    seen = []
+    for batch in pipeline.batch(10).epochs(1).loader():
+        numbers = batch.sample_ids.tolist()
+        assert batch["image"].numpy()[:, 0, 0, 0].tolist() == numbers
+        assert list(batch["name"]) == [f"picture {number}" for number in numbers]
+        seen += numbers
+    assert sorted(seen) == list(range(90))
+    assert seen != sorted(seen)
 
 
 def test_a_window_beyond_the_budget_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

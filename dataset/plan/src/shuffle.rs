@@ -98,7 +98,7 @@ impl Shuffle {
     /// |---|---|
     /// | folders; on local disks tars, Arrow IPC and Parquet with a page for each sample | every sample: a full shuffle |
     /// | these on object storage, except folders | pieces of about 256 KiB, then samples inside windows of 256 MiB |
-    /// | Parquet with a page for every few samples, without a filter | pieces of whole pages, then samples inside windows of 256 MiB |
+    /// | Parquet with a page for every few samples, without a filter | pieces of whole pages, then samples inside windows of 256 MiB, or of 512 MiB if a page has more than 256 KiB |
     /// | other Parquet, compressed Arrow IPC | blocks, then samples inside windows of 512 MiB |
     ///
     /// With an explicit [`window`](Self::window) it is blocks for all of them, unless [`piece`](Self::piece) is set.
@@ -164,6 +164,11 @@ impl Shuffle {
         self.kind
     }
 
+    /// Whether it leaves what is permuted to the data set.
+    pub fn has_default_unit(&self) -> bool {
+        self.kind == ShuffleKind::Window && self.unit == Unit::Auto && self.window.is_none()
+    }
+
     /// Returns k if it is set.
     pub(crate) fn piece_samples(&self) -> Option<u64> {
         match (self.kind, self.unit) {
@@ -187,7 +192,7 @@ impl Shuffle {
         sample_bytes: u64,
     ) -> Self {
         let decided = self.decided(input);
-        let window = decided.window_of(sample_bytes);
+        let window = decided.window_of(sample_bytes, input.access);
         let share = (u128::from(window) * u128::from(quota)).div_ceil(u128::from(cycle));
         let window = (decided.kind == ShuffleKind::Window).then(|| u64::try_from(share).unwrap_or(u64::MAX));
         Self { seed: part_seed(self.seed, part), window, ..decided }
@@ -198,7 +203,7 @@ impl Shuffle {
         let decided = self.decided(input);
         let sample_bytes = sample_bytes(&input.block_starts, input.encoded_bytes);
         let window = match decided.kind {
-            ShuffleKind::Window => decided.window_of(sample_bytes).min(samples),
+            ShuffleKind::Window => decided.window_of(sample_bytes, input.access).min(samples),
             ShuffleKind::None | ShuffleKind::Full => 1,
         };
         if window == 0 || window > u64::from(u32::MAX) {
@@ -250,8 +255,16 @@ impl Shuffle {
     }
 
     /// Returns the samples of the window, unless the data set ends earlier.
-    fn window_of(&self, sample_bytes: u64) -> u64 {
-        let default = if self.unit == Unit::Blocks { BLOCKS_WINDOW_BYTES } else { PIECES_WINDOW_BYTES };
+    fn window_of(&self, sample_bytes: u64, access: Access) -> u64 {
+        let default = match (self.unit, access) {
+            (Unit::Blocks, _) => BLOCKS_WINDOW_BYTES,
+            (Unit::Bytes, Access::Pages { samples, .. })
+                if u64::from(samples).saturating_mul(sample_bytes) > PIECE_BYTES =>
+            {
+                BLOCKS_WINDOW_BYTES
+            }
+            _ => PIECES_WINDOW_BYTES,
+        };
         self.window.unwrap_or_else(|| (self.shuffle_bytes.unwrap_or(default) / sample_bytes).max(1))
     }
 }
