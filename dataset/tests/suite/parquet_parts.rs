@@ -113,7 +113,8 @@ async fn an_epoch_reads_every_page_once() {
         let held: u64 = (0..ROWS).map(|i| picture(i, BYTES).len() as u64).sum();
         assert!(bytes * 100 <= held * 105, "{bytes} bytes are read of {held}");
         let forecasts = extents.iter().map(|extent| dataset.extent_reads(*extent));
-        let forecast = forecasts.fold((0, 0), |(requests, bytes), of| (requests + of.requests, bytes + of.bytes));
+        let forecast =
+            forecasts.fold((0, 0), |(requests, bytes), of| (requests + of.requests, bytes + of.bytes));
         assert_eq!(u64::from(forecast.0), extents.len() as u64);
         let difference = bytes as f64 / forecast.1 as f64 - 1.0;
         assert!((-0.05..0.01).contains(&difference), "{bytes} bytes are read, {forecast:?} is forecast");

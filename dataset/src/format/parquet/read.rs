@@ -83,7 +83,7 @@ pub(crate) async fn fetch(
     columns: &[usize],
     reader: &RangeReader,
 ) -> Result<Fetched> {
-    let UnitRows { object, number, description, rows, is_part, counted, sides } = unit;
+    let UnitRows { object, number, description, rows, is_of_pages, counted, sides } = unit;
     let metadata = parse_unit(&description)?;
     let group = metadata.row_group(0).clone();
     let unfit = |e: ParquetError| damaged(&object, e);
@@ -98,7 +98,7 @@ pub(crate) async fn fetch(
         fetched.runs = ranges.into_iter().zip(bytes).collect();
         return Ok(fetched);
     }
-    let small = if is_part { fetched.small(source_schema, mapping, columns) } else { Vec::new() };
+    let small = if is_of_pages { fetched.small(source_schema, mapping, columns) } else { Vec::new() };
     let side = match small.is_empty() {
         true => Side::default(),
         false => sides.of_unit(number, &fetched.object, &small, reader).await?,
@@ -127,12 +127,9 @@ fn asked(decoder: &mut ParquetPushDecoder) -> ParquetResult<Asked> {
 }
 
 impl Fetched {
-    /// Returns the places of the fetched columns that are not payloads, if their pages are known: parts of blocks need a page of
-    /// each, so they are read once for all parts of the row group.
+    /// Returns the places of the fetched columns that are not payloads: parts of blocks need a page of each, so they are read once
+    /// for all parts of the row group.
     fn small(&self, source: &SchemaRef, mapping: &Mapping, columns: &[usize]) -> Vec<Range<u64>> {
-        if self.metadata.metadata().offset_index().is_none() {
-            return Vec::new();
-        }
         let is_payload = |column: &usize| *mapping.schema.field(*column).data_type() == DataType::BinaryView;
         let payload: Vec<usize> = columns.iter().copied().filter(is_payload).collect();
         let payload = projection(&self.metadata, source, mapping, &payload);
