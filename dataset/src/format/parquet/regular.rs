@@ -13,9 +13,10 @@ use super::page_rows::GroupPages;
 use crate::catalog::Parts;
 use parquet::arrow::ProjectionMask;
 use parquet::file::metadata::RowGroupMetaData;
+use parquet::file::page_index::offset_index::PageLocation;
 use std::num::NonZeroU32;
 
-/// Most mean bytes of a page: twice those of a piece on object storage.
+/// Most mean bytes of a page, but for the last of a row group: twice those of a piece on object storage.
 const PAGE_BYTES: u64 = 512 << 10;
 /// Most bytes of the other columns of a row group if a reader cannot hold those of all row groups: a 32nd of a piece.
 const READ_AGAIN_BYTES: u64 = 8 << 10;
@@ -44,15 +45,14 @@ impl Regular {
                 small_bytes = small_bytes.saturating_add(bytes);
                 continue;
             }
-            let first_page = pages.locations.first().map(|page| page.offset.unsigned_abs());
-            let has_dictionary = first_page != Some(start);
+            let first = pages.locations.first()?;
+            let has_dictionary = first.offset.unsigned_abs() != start;
             let is_list = column.column_descr().max_rep_level() > 0;
-            let mean_bytes = bytes / (pages.locations.len() as u64).max(1);
             let starts = pages.locations.iter().map(|page| page.first_row_index.unsigned_abs());
             let page = page_rows(starts, rows)?;
             if has_dictionary
                 || is_list
-                || mean_bytes > PAGE_BYTES
+                || bytes_of_full(pages.locations) > PAGE_BYTES
                 || found.is_some_and(|other| other != page)
             {
                 return None;
@@ -67,6 +67,13 @@ impl Regular {
     fn is_one_page(&self) -> bool {
         self.page == self.rows
     }
+}
+
+/// Returns the mean bytes of all pages but the last, which may have fewer rows.
+fn bytes_of_full(pages: &[PageLocation]) -> u64 {
+    let full = &pages[..pages.len().saturating_sub(1).max(1).min(pages.len())];
+    let bytes = full.iter().map(|page| u64::from(page.compressed_page_size.unsigned_abs())).sum::<u64>();
+    bytes / (full.len() as u64).max(1)
 }
 
 /// Returns the rows of each page but the last, which may have fewer; `None` if they differ.
