@@ -269,14 +269,14 @@ impl Shuffle {
     }
 }
 
-/// Returns the samples of a piece of about 256 KiB: of whole pages, if a page has several samples. On local disks, it is one
-/// page.
+/// Returns the samples of a piece of about 256 KiB, at most a mean block: of whole pages, if a page has several samples. On local
+/// disks, it is one page.
 fn default_piece(access: Access, sample_bytes: u64, block_samples: u64) -> u64 {
     match access {
         Access::Pages { samples, is_local } => {
             let page = u64::from(samples).max(1);
             let pages = PIECE_BYTES / page.saturating_mul(sample_bytes).max(1);
-            page * if is_local { 1 } else { pages.max(1) }
+            page * if is_local { 1 } else { pages.clamp(1, (block_samples / page).max(1)) }
         }
         Access::Blocks | Access::Ranges | Access::Samples => {
             (PIECE_BYTES / sample_bytes).clamp(1, block_samples)

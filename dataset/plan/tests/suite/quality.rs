@@ -164,6 +164,31 @@ fn pages_mix_like_a_full_shuffle() {
     }
 }
 
+#[test]
+fn default_pieces_are_whole_pages() {
+    let input = |blocks: &[u64], sample_bytes, samples, is_local| PlanInput {
+        access: Access::Pages { samples, is_local },
+        ..input_of(blocks, sample_bytes)
+    };
+    let piece = |input: PlanInput, shuffle: Shuffle| Plan::new(input, &shuffle).unwrap().fingerprint().piece;
+    let default = || Shuffle::seeded(7);
+    assert_eq!(piece(input(&[390; 20], 110_000, 3, false), default()), Some(3));
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, false), default()), Some(24)); // 240 kB
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, true), default()), Some(3)); // on a local disk
+    assert_eq!(piece(input(&[7; 20], 10_000, 3, false), default()), Some(6)); // at most a block
+    assert_eq!(piece(input(&[2; 20], 10_000, 3, false), default()), Some(3)); // at least a page
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, false), default().piece(5)), Some(5));
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, false), default().window(1_000)), None);
+    let mut filtered = input(&[390; 20], 10_000, 3, false);
+    let kept = BooleanBuffer::collect_bool(7_800, |sample| sample > 100);
+    filtered.selection = Some(Selection::from_bools(kept, &filtered.block_starts));
+    assert_eq!(piece(filtered, default()), None);
+    let window = |sample_bytes| {
+        Plan::new(input(&[3_000; 20], sample_bytes, 3, false), &default()).unwrap().fingerprint().window
+    };
+    assert_eq!((window(80_000), window(100_000)), ((256 << 20) / 80_000, (512 << 20) / 100_000));
+}
+
 fn pages(samples: u32) -> Access {
     Access::Pages { samples, is_local: false }
 }
