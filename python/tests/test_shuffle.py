@@ -56,22 +56,23 @@ def test_a_saved_order_is_kept(folder: Path) -> None:
     assert sorted(sample for batch in taken + rest for sample in batch) == list(range(60))
 
 
+def pictures(file: int) -> tuple[list[bytes], dict[str, pa.Array]]:
+    """45 pictures, each of its own brightness and length, and their other columns."""
+    images, numbers = [], range(file * 45, file * 45 + 45)
+    for number in numbers:
+        encoded = io.BytesIO()
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(encoded, "png")
+        images.append(encoded.getvalue() + bytes(number))
+    labels = pa.array([number if number % 5 else None for number in numbers], pa.int16())
+    return images, {"label": labels, "name": pa.array([f"picture {number}" for number in numbers])}
+
+
 def ipc(folder: Path, compression: str | None) -> Path:
-    """90 pictures, each of its own brightness, in two files of batches of 7 rows as pyarrow writes them."""
+    """90 pictures in two files of batches of 7 rows as pyarrow writes them."""
     folder.mkdir()
     for file in range(2):
-        images, numbers = [], range(file * 45, file * 45 + 45)
-        for number in numbers:
-            encoded = io.BytesIO()
-            Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(encoded, "png")
-            images.append(encoded.getvalue() + bytes(number))  # of different lengths
-        table = pa.table(
-            {
-                "image": pa.array(images, pa.large_binary()),
-                "label": pa.array([number if number % 5 else None for number in numbers], pa.int16()),
-                "name": [f"picture {number}" for number in numbers],
-            }
-        )
+        images, others = pictures(file)
+        table = pa.table({"image": pa.array(images, pa.large_binary()), **others})
         options = pa.ipc.IpcWriteOptions(compression=compression)
         with pa.ipc.new_file(folder / f"part-{file}.arrow", table.schema, options=options) as writer:
             writer.write_table(table, max_chunksize=7)
@@ -97,21 +98,12 @@ def test_ipc_of_pyarrow_is_shuffled_in_full_unless_it_is_compressed(tmp_path: Pa
 
 
 def pages(folder: Path, samples: int) -> Path:
-    """90 pictures as above, in two files of Parquet whose pages have this number of samples, as pyarrow writes them."""
+    """90 pictures in two files of Parquet whose pages have this number of samples, as pyarrow writes them."""
     folder.mkdir()
     for file in range(2):
-        images, numbers = [], range(file * 45, file * 45 + 45)
-        for number in numbers:
-            encoded = io.BytesIO()
-            Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(encoded, "png")
-            images.append(encoded.getvalue() + bytes(number))
-        table = pa.table(
-            {
-                "image": pa.array([{"bytes": image, "path": None} for image in images]),
-                "label": pa.array([number if number % 5 else None for number in numbers], pa.int16()),
-                "name": [f"picture {number}" for number in numbers],
-            }
-        )
+        images, others = pictures(file)
+        named = [{"bytes": image, "path": f"{number}.png"} for number, image in enumerate(images)]
+        table = pa.table({"image": named, **others})
         pq.write_table(
             table,
             folder / f"part-{file}.parquet",
@@ -125,7 +117,9 @@ def pages(folder: Path, samples: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("samples", "expected"), [(1, "a full shuffle"), (3, "in pieces of 3"), (4, "in blocks")])
+@pytest.mark.parametrize(
+    ("samples", "expected"), [(1, "a full shuffle"), (3, "in pieces of 3"), (4, "in blocks")]
+)
 def test_parquet_of_pyarrow_is_shuffled_by_pages(tmp_path: Path, samples: int, expected: str) -> None:
     data = fs.Dataset(pages(tmp_path / "pages", samples))  # row groups of 15 rows have no whole pages of 4
     pipeline = (

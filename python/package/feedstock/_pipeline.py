@@ -367,7 +367,7 @@ class Pipeline:
             epoch: The epoch; default 0.
 
         Returns:
-            ``why_blocks`` (why the default permutes blocks of this data set, and what changes that; None if it does not),
+            ``why_blocks`` (why the default permutes blocks of this data set, and what changes that; else None),
             ``order``, ``full_shuffle``, and ``half_window`` and ``twice_window`` (None without a window). Each has:
 
             - ``global_batch`` and ``rank_batch``: ``labels`` (different labels in a batch), ``entropy_bits``, and
