@@ -182,7 +182,8 @@ impl Dataset {
         let reference = labels.as_ref().map(|labels| labels.of(&full.steps));
         let quality = |sampled: &Sampled| self.order_quality(sampled, labels.as_ref(), reference);
         let is_filtered = self.selection().is_some();
-        let default = shuffle.has_default_unit().then(|| self.catalog().why_blocks(is_filtered));
+        let is_in_blocks = shuffle.has_default_unit() && order.plan.fingerprint().permutes_blocks();
+        let why_blocks = is_in_blocks.then(|| self.catalog().why_blocks(is_filtered)).flatten();
         Ok(ShuffleQuality {
             epoch: options.epoch,
             world_size: options.shape.rank.world_size,
@@ -192,7 +193,7 @@ impl Dataset {
             labelled_steps: labels.as_ref().map_or(0, |labels| labels.steps.min(order.steps.steps())),
             order: quality(&order),
             full_shuffle: quality(&full),
-            why_blocks: default.flatten(),
+            why_blocks,
             half_window: half.as_ref().map(quality),
             twice_window: twice.as_ref().map(quality),
         })

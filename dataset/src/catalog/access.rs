@@ -52,8 +52,8 @@ impl Catalog {
                 ))
             }
             Content::Union(union) if self.access() == Access::Blocks => {
-                let parts = union.parts().iter();
-                let why = parts.filter_map(|part| part.stored.catalog.why_blocks(is_filtered)).next();
+                let mut parts = union.parts().iter();
+                let why = parts.find_map(|part| part.stored.catalog.why_blocks(is_filtered));
                 Some(why.unwrap_or_else(|| {
                     "its parts have Parquet pages of several samples, which begin anywhere among the samples of all parts; \
                      write pages of one sample (feedstock shard --page-samples 1)"
