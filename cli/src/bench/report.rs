@@ -78,6 +78,7 @@ impl Measured {
             "ops_busy": self.busy(),
             "fetch_s": sum(|stats| stats.engine.fetch_time),
             "waited_s": sum(|stats| stats.waited),
+            "waited_after_first_s": self.waited_after_first,
             "waits_ms": self.waits.map(Quantiles::json),
             "fetched_bytes": self.number(|stats| stats.engine.fetched_bytes),
             "blocks_fetched": self.number(|stats| stats.engine.fetched),

@@ -1,7 +1,8 @@
 //! The virtual clock: events in a heap, and the driver's rules for admitting, fetching and decoding.
 
 use super::model::{SimulatedRank, SimulatedSteps};
-use super::requests::{Nanos, Requests, nanos, seconds};
+use super::requests::{Requests, nanos, seconds};
+use super::spans::{Nanos, Spans};
 use super::tally::{Simulated, Tally};
 use crate::run::driver::prefetch::{Ahead, may_prefetch};
 use crate::run::job::Job;
@@ -66,6 +67,7 @@ pub(super) struct Clock<'a> {
     /// Samples that wait for a thread, by step: the oldest step goes first.
     tasks: BTreeMap<u64, usize>,
     busy_threads: usize,
+    thread_spans: Spans,
     free_slots: usize,
     /// Rows of finished steps that wait for the trainer.
     ready: BTreeMap<u64, u64>,
@@ -111,6 +113,7 @@ impl<'a> Clock<'a> {
             is_plan_over: false,
             tasks: BTreeMap::new(),
             busy_threads: 0,
+            thread_spans: Spans::default(),
             free_slots: rank.slots,
             ready: BTreeMap::new(),
             trainer: Trainer::WaitingSince(0),
@@ -156,7 +159,8 @@ impl<'a> Clock<'a> {
     fn plan_ahead(&mut self) -> Result<()> {
         loop {
             let fetched_bytes = self.ahead.iter().map(|admitted| admitted.fetched_bytes).sum();
-            let ahead = Ahead { steps: self.ahead.len(), fetched_bytes };
+            let ended_steps = self.started - self.active.len() as u64;
+            let ahead = Ahead { steps: self.ahead.len(), fetched_bytes, ended_steps };
             let is_waiting = self.first_loading.is_some_and(|most| self.loading.len() > most);
             if is_waiting || !may_prefetch(ahead, self.prefetch_bytes) {
                 return Ok(());
@@ -208,7 +212,6 @@ impl<'a> Clock<'a> {
             self.tally.bytes += sent.bytes;
             self.at(sent.end, Event::Fetched(sent.extent));
         }
-        self.tally.requests_busy = self.requests.busy;
     }
 
     fn fetched(&mut self, extent: Extent) {
@@ -258,8 +261,9 @@ impl<'a> Clock<'a> {
                 oldest.remove();
             }
             self.busy_threads += 1;
-            self.tally.threads_busy += time;
-            self.at(self.now.saturating_add(time), Event::Decoded(index));
+            let end = self.now.saturating_add(time);
+            self.thread_spans.add(self.now, end);
+            self.at(end, Event::Decoded(index));
         }
     }
 
@@ -293,6 +297,8 @@ impl<'a> Clock<'a> {
         }
         self.tally.steps += 1;
         self.tally.samples += rows;
+        self.tally.threads_busy = self.thread_spans.until(self.now);
+        self.tally.requests_busy = self.requests.busy(self.now);
         self.last = (self.tally, self.now);
         if self.tally.steps == self.steps.warm_up.saturating_add(1) {
             self.begun = Some(self.last);

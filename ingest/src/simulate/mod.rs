@@ -11,6 +11,7 @@
 mod clock;
 mod model;
 mod requests;
+mod spans;
 mod tally;
 
 pub use model::{SimulatedRank, SimulatedSteps, StoreModel};

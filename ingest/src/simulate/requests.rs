@@ -1,12 +1,10 @@
 //! The requests of a rank: a queue, a limit on those under way, the store's rate limit, and the network.
 
 use super::model::StoreModel;
+use super::spans::{Nanos, Spans};
 use feedstock_base::StoreProfile;
 use feedstock_dataset::Extent;
 use std::collections::VecDeque;
-
-/// Nanoseconds of virtual time.
-pub(super) type Nanos = u64;
 
 const NANOS_PER_S: f64 = 1e9;
 
@@ -33,13 +31,16 @@ pub(super) struct Requests {
     next_served: Nanos,
     /// When the network is free.
     network_free: Nanos,
-    pub(super) busy: RequestsBusy,
+    under_way_spans: Spans,
+    first_byte_spans: Spans,
+    rate_spans: Spans,
+    network_spans: Spans,
 }
 
-/// Nanoseconds, added up over the requests that were sent.
+/// Nanoseconds that have passed, added up over the requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RequestsBusy {
-    /// From the time when the store serves it to the end.
+    /// From the time when the store serves a request to its end.
     pub(super) under_way: Nanos,
     /// Of these, those until the first byte.
     pub(super) first_byte: Nanos,
@@ -58,7 +59,10 @@ impl Requests {
             sent: 0,
             next_served: 0,
             network_free: 0,
-            busy: RequestsBusy::default(),
+            under_way_spans: Spans::default(),
+            first_byte_spans: Spans::default(),
+            rate_spans: Spans::default(),
+            network_spans: Spans::default(),
         }
     }
 
@@ -84,14 +88,24 @@ impl Requests {
         if on_network > 0 {
             self.network_free = self.network_free.max(arrived).saturating_add(on_network);
             end = end.max(self.network_free);
+            self.network_spans.add(self.network_free - on_network, self.network_free);
         }
         self.sent += 1;
         self.under_way += 1;
-        self.busy.under_way += end - begin;
-        self.busy.first_byte += arrived - begin;
-        self.busy.rate += turn;
-        self.busy.network += on_network;
+        self.under_way_spans.add(begin, end);
+        self.first_byte_spans.add(begin, arrived);
+        self.rate_spans.add(begin, self.next_served);
         Some(Sent { extent, bytes, end })
+    }
+
+    /// Returns how busy everything was until `now`.
+    pub(super) fn busy(&mut self, now: Nanos) -> RequestsBusy {
+        RequestsBusy {
+            under_way: self.under_way_spans.until(now),
+            first_byte: self.first_byte_spans.until(now),
+            rate: self.rate_spans.until(now),
+            network: self.network_spans.until(now),
+        }
     }
 
     /// Ends a request that was sent.

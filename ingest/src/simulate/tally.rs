@@ -1,6 +1,7 @@
 //! What a dry run counts.
 
-use super::requests::{Nanos, RequestsBusy, seconds};
+use super::requests::{RequestsBusy, seconds};
+use super::spans::Nanos;
 use serde::Serialize;
 
 /// What a dry run of some steps gives.

@@ -81,7 +81,8 @@ fn passing_faults_lose_and_double_nothing() {
         let (requests, faulty) = case.s3.requests();
         assert!(faulty >= 8, "only {faulty} of {requests} requests met {rule:?}");
     }
-    // The other requests take a while, so that more are pending at once than the store allows.
+    // The other requests take a while, so that more are pending at once than the store allows. After the first refusals, the
+    // process sends fewer at once, so there are few.
     let brief = Duration::from_millis(5);
     case.s3.proxy.heal();
     case.s3.proxy.forget();
@@ -90,7 +91,7 @@ fn passing_faults_lose_and_double_nothing() {
     assert_eq!(run_epochs(&bounded(dataset.clone()), 2, 2), case.quiet);
     let log = case.s3.proxy.log();
     let refused = log.iter().filter(|exchange| exchange.status == Some(503)).count();
-    assert!(refused >= 4, "only {refused} of {} requests were too many at once", log.len());
+    assert!(refused >= 1, "none of {} requests was too many at once", log.len());
     assert!(dataset.storage().stats().retries >= 50);
 }
 

@@ -215,7 +215,8 @@ fn what_cannot_be_simulated_is_an_error() {
     assert!(error(&pipeline.slots(1), default()).contains("slots must be at least 2; got 1"));
 }
 
-/// 10⁹ samples in 10⁶ blocks, 10⁴ ranks, 10³ workers: `cargo test … simulate::a_billion -- --ignored --nocapture` prints the time.
+/// 10⁹ samples in 10⁶ blocks, 10⁴ ranks, 10³ workers, and the window of images of 110 kB:
+/// `cargo test … simulate::a_billion -- --ignored --nocapture` prints the time.
 #[test]
 #[ignore = "reads 1,000 footers of 1,000 row groups, and takes 1 GB"]
 fn a_billion_samples_and_ten_thousand_ranks_take_less_than_a_minute() {
@@ -226,7 +227,8 @@ fn a_billion_samples_and_ten_thousand_ranks_take_less_than_a_minute() {
         std::fs::hard_link(&first, dir.path().join(format!("train-{link:04}.parquet"))).unwrap();
     }
     let begun = Instant::now();
-    let pipeline = open_whole(dir.path()).shuffle(Shuffle::seeded(7)).batch(BatchSize::per_rank(64));
+    let pipeline =
+        open_whole(dir.path()).shuffle(Shuffle::seeded(7).window(4_880)).batch(BatchSize::per_rank(64));
     println!("opened in {:?}", begun.elapsed());
     let begun = Instant::now();
     let options = SimulateOptions {

@@ -106,6 +106,7 @@ pub(crate) struct Driver<D: Destination> {
     /// In which epoch and pass of it each extent was fetched that is still needed in that pass, to notice a second fetch.
     fetched: HashMap<Extent, (u64, u64)>,
     next_index: u64,
+    ended_steps: u64,
     planning: Planning,
 }
 
@@ -160,6 +161,7 @@ impl<D: Destination> Driver<D> {
             broken: HashMap::new(),
             fetched: HashMap::new(),
             next_index: 0,
+            ended_steps: 0,
             planning: Planning::Ahead,
         };
         driver.check_budget()?;
@@ -420,6 +422,7 @@ impl<D: Destination> Driver<D> {
 
     fn step_done(&mut self, index: u64) {
         let Some(active) = self.active.remove(&index) else { return }; // a step after a failed one
+        self.ended_steps += 1;
         let time = self.planner.time(&active.planned.step);
         let epoch = active.planned.step.epoch;
         for need in &active.planned.needs {

@@ -141,8 +141,8 @@ mod tests {
             let rank = options.rank(None, 4, false);
             (rank.threads, (rank.decode_s * 1e6).round() as u64, rank.store.concurrency)
         };
-        assert_eq!(of(4, 16, 8), (8, 4_000, 16));
-        assert_eq!(of(1, 3, 2), (1, 2_667, 16), "a rank has a thread and a half");
-        assert_eq!(of(1, 1, 4), (1, 16_000, 8), "a quarter of a thread");
+        assert_eq!(of(4, 16, 8), (8, 4_000, 64));
+        assert_eq!(of(1, 3, 2), (1, 2_667, 64), "a rank has a thread and a half");
+        assert_eq!(of(1, 1, 4), (1, 16_000, 32), "a quarter of a thread");
     }
 }

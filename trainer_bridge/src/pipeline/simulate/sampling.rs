@@ -6,8 +6,11 @@ use feedstock_ingest::SimulatedSteps;
 /// Ranks that are simulated, spread over all.
 const RANKS: u32 = 3;
 
-/// An epoch of at most this number of rows a rank is simulated whole, in about 0.2 s.
+/// An epoch of at most this number of rows a rank is simulated whole, in about 0.2 s without the windows.
 const WHOLE_ROWS: u64 = 1 << 17;
+
+/// Of an epoch whose steps need windows of more entries than this, a part is simulated: shuffling so many takes a second.
+const WHOLE_ENTRIES: u64 = 1 << 27;
 
 /// Rows of a rank that are counted in a longer epoch.
 const COUNTED_ROWS: u64 = 1 << 15;
@@ -45,11 +48,13 @@ impl Sampling {
         };
         let ranks = (0..sampled).map(|i| u32::try_from(spread(i)).unwrap_or(u32::MAX)).collect();
         let rank_rows = (step_rows / u64::from(world_size)).max(1);
+        let window = plan.fingerprint().window;
         let counted = (COUNTED_ROWS / rank_rows).max(MIN_STEPS);
-        let to_fill = plan.fingerprint().window.saturating_mul(2) / step_rows + MIN_STEPS;
+        let to_fill = window.saturating_mul(2) / step_rows + MIN_STEPS;
         let warm_up = to_fill.min((WARM_UP_ROWS / rank_rows).max(MIN_STEPS));
-        let is_whole =
-            epoch_steps.saturating_mul(rank_rows) <= WHOLE_ROWS || epoch_steps <= warm_up + counted;
+        let is_short = epoch_steps.saturating_mul(rank_rows) <= WHOLE_ROWS
+            && epoch_steps.saturating_mul(window.min(step_rows)) <= WHOLE_ENTRIES;
+        let is_whole = is_short || epoch_steps <= warm_up + counted;
         let steps = match is_whole {
             true => SimulatedSteps { warm_up: 0, counted: epoch_steps },
             false => SimulatedSteps { warm_up, counted },
