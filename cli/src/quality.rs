@@ -33,6 +33,9 @@ pub(crate) fn print(output: &mut Output, quality: &ShuffleQuality) -> Outcome {
     if order.window.is_some() {
         output.fact("window", window(order))?;
     }
+    if let Some(why) = &quality.why_blocks {
+        output.fact("why blocks", why)?;
+    }
     if let Some(column) = &quality.label_column {
         output.fact("label column", labelled(column, quality))?;
         for (name, mix, full) in [

@@ -48,6 +48,9 @@ pub struct ShuffleQuality {
     pub order: OrderQuality,
     /// A full shuffle of the same samples, in batches of the same sizes.
     pub full_shuffle: OrderQuality,
+    /// Why the default permutes blocks of this data set, and what changes that; `None` if it permutes pieces or samples, or if the
+    /// caller set what is permuted.
+    pub why_blocks: Option<String>,
     /// The order with half the window; `None` if it has no window.
     pub half_window: Option<OrderQuality>,
     /// The order with twice the window; `None` if it has no window, or one of all samples.
@@ -178,6 +181,9 @@ impl Dataset {
         };
         let reference = labels.as_ref().map(|labels| labels.of(&full.steps));
         let quality = |sampled: &Sampled| self.order_quality(sampled, labels.as_ref(), reference);
+        let is_filtered = self.selection().is_some();
+        let is_in_blocks = shuffle.has_default_unit() && order.plan.fingerprint().permutes_blocks();
+        let why_blocks = is_in_blocks.then(|| self.catalog().why_blocks(is_filtered)).flatten();
         Ok(ShuffleQuality {
             epoch: options.epoch,
             world_size: options.shape.rank.world_size,
@@ -187,6 +193,7 @@ impl Dataset {
             labelled_steps: labels.as_ref().map_or(0, |labels| labels.steps.min(order.steps.steps())),
             order: quality(&order),
             full_shuffle: quality(&full),
+            why_blocks,
             half_window: half.as_ref().map(quality),
             twice_window: twice.as_ref().map(quality),
         })

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -55,22 +56,23 @@ def test_a_saved_order_is_kept(folder: Path) -> None:
     assert sorted(sample for batch in taken + rest for sample in batch) == list(range(60))
 
 
+def pictures(file: int) -> tuple[list[bytes], dict[str, pa.Array]]:
+    """45 pictures, each of its own brightness and length, and their other columns."""
+    images, numbers = [], range(file * 45, file * 45 + 45)
+    for number in numbers:
+        encoded = io.BytesIO()
+        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(encoded, "png")
+        images.append(encoded.getvalue() + bytes(number))
+    labels = pa.array([number if number % 5 else None for number in numbers], pa.int16())
+    return images, {"label": labels, "name": pa.array([f"picture {number}" for number in numbers])}
+
+
 def ipc(folder: Path, compression: str | None) -> Path:
-    """90 pictures, each of its own brightness, in two files of batches of 7 rows as pyarrow writes them."""
+    """90 pictures in two files of batches of 7 rows as pyarrow writes them."""
     folder.mkdir()
     for file in range(2):
-        images, numbers = [], range(file * 45, file * 45 + 45)
-        for number in numbers:
-            encoded = io.BytesIO()
-            Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(encoded, "png")
-            images.append(encoded.getvalue() + bytes(number))  # of different lengths
-        table = pa.table(
-            {
-                "image": pa.array(images, pa.large_binary()),
-                "label": pa.array([number if number % 5 else None for number in numbers], pa.int16()),
-                "name": [f"picture {number}" for number in numbers],
-            }
-        )
+        images, others = pictures(file)
+        table = pa.table({"image": pa.array(images, pa.large_binary()), **others})
         options = pa.ipc.IpcWriteOptions(compression=compression)
         with pa.ipc.new_file(folder / f"part-{file}.arrow", table.schema, options=options) as writer:
             writer.write_table(table, max_chunksize=7)
@@ -93,6 +95,47 @@ def test_ipc_of_pyarrow_is_shuffled_in_full_unless_it_is_compressed(tmp_path: Pa
             seen += samples
         assert sorted(seen) == list(range(90))
         assert seen != sorted(seen)
+
+
+def pages(folder: Path, samples: int) -> Path:
+    """90 pictures in two files of Parquet whose pages have this number of samples, as pyarrow writes them."""
+    folder.mkdir()
+    for file in range(2):
+        images, others = pictures(file)
+        named = [{"bytes": image, "path": f"{number}.png"} for number, image in enumerate(images)]
+        table = pa.table({"image": named, **others})
+        pq.write_table(
+            table,
+            folder / f"part-{file}.parquet",
+            row_group_size=15,
+            data_page_size=1,
+            write_batch_size=samples,
+            write_page_index=True,
+            use_dictionary=["name"],
+            compression="snappy" if file else "none",
+        )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"), [(1, "a full shuffle"), (3, "in pieces of 3"), (4, "in blocks")]
+)
+def test_parquet_of_pyarrow_is_shuffled_by_pages(tmp_path: Path, samples: int, expected: str) -> None:
+    data = fs.Dataset(pages(tmp_path / "pages", samples))  # row groups of 15 rows have no whole pages of 4
+    pipeline = (
+        data.columns(["image", "name"]).map("image", fs.decode_image(), fs.resize((8, 8))).shuffle(seed=7)
+    )
+    assert expected in order(pipeline)
+    quality = pipeline.batch(10).shuffle_quality()
+    assert ("--page-samples" in (quality["why_blocks"] or "")) == (samples == 4)
+    seen = []
+    for batch in pipeline.batch(10).epochs(1).loader():
+        numbers = batch.sample_ids.tolist()
+        assert batch["image"].numpy()[:, 0, 0, 0].tolist() == numbers
+        assert list(batch["name"]) == [f"picture {number}" for number in numbers]
+        seen += numbers
+    assert sorted(seen) == list(range(90))
+    assert seen != sorted(seen)
 
 
 def test_a_window_beyond_the_budget_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -42,6 +42,32 @@ fn a_folder_becomes_filtered_shards_and_the_same_command_resumes() {
 }
 
 #[test]
+fn pages_of_a_few_samples_are_shuffled_by_pages() {
+    let place = with_images("folder");
+    let from = place.named("from");
+    let shuffle_of = |to: &str| reported(&place, &["inspect", to])["shuffle_quality"].clone();
+    let (large, small) = (place.named("large"), place.named("small"));
+    reported(&place, &["shard", &from, &large]);
+    let quality = shuffle_of(&large);
+    assert!(quality["order"]["shuffle"].as_str().unwrap().contains("in blocks"), "{quality}");
+    assert!(
+        quality["why_blocks"].as_str().unwrap().contains("feedstock shard --page-samples 2"),
+        "{quality}"
+    );
+    let people = text(&place.run(&["inspect", &large]).stdout);
+    assert!(people.contains("why blocks") && people.contains("--page-samples"), "{people}");
+    reported(&place, &["shard", &from, &small, "--page-samples", "2"]);
+    let quality = shuffle_of(&small);
+    assert!(quality["order"]["shuffle"].as_str().unwrap().contains("in pieces of 2"), "{quality}");
+    assert_eq!(quality["why_blocks"], Value::Null);
+    let refused = place.complaint(
+        2,
+        &["shard", &from, &place.named("ipc"), "--quiet", "--format", "ipc", "--page-samples", "2"],
+    );
+    assert!(refused.contains("--page-samples requires the format Parquet"), "{refused}");
+}
+
+#[test]
 fn images_are_shrunk_and_written_as_ipc() {
     let place = with_images("webdataset");
     let to = place.named("to");

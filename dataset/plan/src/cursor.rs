@@ -142,6 +142,11 @@ impl Fingerprint {
         format!("{kind}, {} lane{}", self.lanes, if self.lanes == 1 { "" } else { "s" })
     }
 
+    /// Whether blocks are permuted; of a mix, those of all parts.
+    pub fn permutes_blocks(&self) -> bool {
+        self.shuffle == ShuffleKind::Window && self.version == BLOCKS_VERSION
+    }
+
     /// Whether `found` is of the same data. All other fields may differ, even the cut into blocks.
     pub fn is_of_same_data(&self, found: &Self) -> bool {
         let data = |print: &Self| print.mixing.as_ref().and_then(|mixing| mixing.data);

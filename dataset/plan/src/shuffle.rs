@@ -53,7 +53,7 @@ pub(crate) enum Unit {
     Auto,
     /// Blocks.
     Blocks,
-    /// Pieces of about 256 KiB, at most a block.
+    /// Pieces of about 256 KiB, at most a block, at least a page.
     Bytes,
     /// Pieces of k samples.
     Pieces(u32),
@@ -96,9 +96,10 @@ impl Shuffle {
     ///
     /// | data set | what is permuted |
     /// |---|---|
-    /// | folders; tars and Arrow IPC on local disks | every sample: a full shuffle |
-    /// | tars and Arrow IPC on object storage | pieces of about 256 KiB, then samples inside windows of 256 MiB |
-    /// | Parquet, compressed Arrow IPC | blocks, then samples inside windows of 512 MiB |
+    /// | folders; on local disks tars, Arrow IPC and Parquet with a page for each sample | every sample: a full shuffle |
+    /// | these on object storage, except folders | pieces of about 256 KiB, then samples inside windows of 256 MiB |
+    /// | Parquet with a page for every few samples, without a filter | pieces of whole pages, then samples inside windows of 256 MiB, or of 512 MiB if a page has more than 256 KiB |
+    /// | other Parquet, compressed Arrow IPC | blocks, then samples inside windows of 512 MiB |
     ///
     /// With an explicit [`window`](Self::window) it is blocks for all of them, unless [`piece`](Self::piece) is set.
     pub const fn seeded(seed: u64) -> Self {
@@ -163,6 +164,11 @@ impl Shuffle {
         self.kind
     }
 
+    /// Whether it leaves what is permuted to the data set.
+    pub fn has_default_unit(&self) -> bool {
+        self.kind == ShuffleKind::Window && self.unit == Unit::Auto && self.window.is_none()
+    }
+
     /// Returns k if it is set.
     pub(crate) fn piece_samples(&self) -> Option<u64> {
         match (self.kind, self.unit) {
@@ -185,8 +191,8 @@ impl Shuffle {
         input: &PlanInput,
         sample_bytes: u64,
     ) -> Self {
-        let decided = self.decided(input.access);
-        let window = decided.window_of(sample_bytes);
+        let decided = self.decided(input);
+        let window = decided.window_of(sample_bytes, input.access);
         let share = (u128::from(window) * u128::from(quota)).div_ceil(u128::from(cycle));
         let window = (decided.kind == ShuffleKind::Window).then(|| u64::try_from(share).unwrap_or(u64::MAX));
         Self { seed: part_seed(self.seed, part), window, ..decided }
@@ -194,10 +200,10 @@ impl Shuffle {
 
     /// Returns C, W and k for `samples` selected samples.
     pub(crate) fn resolve(&self, samples: u64, input: &PlanInput) -> Result<Resolved> {
-        let decided = self.decided(input.access);
+        let decided = self.decided(input);
         let sample_bytes = sample_bytes(&input.block_starts, input.encoded_bytes);
         let window = match decided.kind {
-            ShuffleKind::Window => decided.window_of(sample_bytes).min(samples),
+            ShuffleKind::Window => decided.window_of(sample_bytes, input.access).min(samples),
             ShuffleKind::None | ShuffleKind::Full => 1,
         };
         if window == 0 || window > u64::from(u32::MAX) {
@@ -214,7 +220,9 @@ impl Shuffle {
                 return Err(Error::config("a piece must have at least 1 sample; got 0"));
             }
             (ShuffleKind::Window, Unit::Pieces(samples)) => Some(u64::from(samples)),
-            (ShuffleKind::Window, Unit::Bytes) => Some((PIECE_BYTES / sample_bytes).clamp(1, block_samples)),
+            (ShuffleKind::Window, Unit::Bytes) => {
+                Some(default_piece(input.access, sample_bytes, block_samples))
+            }
         };
         let unit_samples = piece.unwrap_or(block_samples);
         let lanes = match (decided.lanes, decided.kind) {
@@ -231,21 +239,48 @@ impl Shuffle {
     }
 
     /// Returns the same shuffle without anything that depends on the access.
-    fn decided(&self, access: Access) -> Self {
+    fn decided(&self, input: &PlanInput) -> Self {
         if (self.kind, self.unit) != (ShuffleKind::Window, Unit::Auto) {
             return self.clone();
         }
-        match (access, self.window) {
+        match (input.access, self.window) {
             (Access::Blocks, _) | (_, Some(_)) => Self { unit: Unit::Blocks, ..self.clone() },
-            (Access::Ranges, None) => Self { unit: Unit::Bytes, ..self.clone() },
+            // Pieces of what a filter leaves begin within pages, so that most pages would be read twice.
+            (Access::Pages { .. }, None) if input.selection.is_some() => {
+                Self { unit: Unit::Blocks, ..self.clone() }
+            }
+            (Access::Ranges | Access::Pages { .. }, None) => Self { unit: Unit::Bytes, ..self.clone() },
             (Access::Samples, None) => Self { kind: ShuffleKind::Full, ..self.clone() },
         }
     }
 
     /// Returns the samples of the window, unless the data set ends earlier.
-    fn window_of(&self, sample_bytes: u64) -> u64 {
-        let default = if self.unit == Unit::Blocks { BLOCKS_WINDOW_BYTES } else { PIECES_WINDOW_BYTES };
+    fn window_of(&self, sample_bytes: u64, access: Access) -> u64 {
+        let default = match (self.unit, access) {
+            (Unit::Blocks, _) => BLOCKS_WINDOW_BYTES,
+            (Unit::Bytes, Access::Pages { samples, .. })
+                if u64::from(samples).saturating_mul(sample_bytes) > PIECE_BYTES =>
+            {
+                BLOCKS_WINDOW_BYTES
+            }
+            _ => PIECES_WINDOW_BYTES,
+        };
         self.window.unwrap_or_else(|| (self.shuffle_bytes.unwrap_or(default) / sample_bytes).max(1))
+    }
+}
+
+/// Returns the samples of a piece of about 256 KiB, at most a mean block: of whole pages, if a page has several samples. On local
+/// disks, it is one page.
+fn default_piece(access: Access, sample_bytes: u64, block_samples: u64) -> u64 {
+    match access {
+        Access::Pages { samples, is_local } => {
+            let page = u64::from(samples).max(1);
+            let pages = PIECE_BYTES / page.saturating_mul(sample_bytes).max(1);
+            page * if is_local { 1 } else { pages.clamp(1, (block_samples / page).max(1)) }
+        }
+        Access::Blocks | Access::Ranges | Access::Samples => {
+            (PIECE_BYTES / sample_bytes).clamp(1, block_samples)
+        }
     }
 }
 

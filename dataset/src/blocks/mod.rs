@@ -14,7 +14,7 @@ mod reads;
 
 use crate::cache::RangeReader;
 use crate::catalog::columns::Mapping;
-use crate::catalog::{Catalog, Content, FoundIn};
+use crate::catalog::{Catalog, Content, FoundIn, Parts};
 use crate::format::guard::guarding;
 use crate::format::sides::Sides;
 use crate::format::units::UnitRows;
@@ -249,7 +249,7 @@ impl Inner {
         }
         let reader = RangeReader { storage: self.storage.clone(), cache: self.cache.clone(), next_use };
         let catalog = &self.catalog;
-        let (units, source_schema, mapping, added) = match &catalog.content {
+        let (units, source_schema, mapping, added, parts) = match &catalog.content {
             Content::Located(table) => {
                 let counted = catalog.counted(&samples);
                 let has_headers = format::of(catalog.layout).has_headers();
@@ -258,8 +258,8 @@ impl Inner {
                 let _permit = self.storage.io().making(counted.making).await?;
                 return own_views(&fetched.rows(catalog, &self.columns)?);
             }
-            Content::Units { units, source_schema, mapping, added, .. } => {
-                (units, source_schema, mapping, added)
+            Content::Units { units, source_schema, mapping, added, parts } => {
+                (units, source_schema, mapping, added, parts)
             }
             Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix is read through its parts")),
         };
@@ -268,6 +268,7 @@ impl Inner {
             number: unit,
             description: units.read(unit as usize, &self.storage).await?,
             rows: first_row..first_row + (samples.end - samples.start),
+            is_of_pages: matches!(parts, Parts::Pages(_)) && catalog.is_part_of_block(&samples),
             counted: catalog.counted(&samples),
             sides: self.sides.clone(),
         };

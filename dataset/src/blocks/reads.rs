@@ -1,6 +1,6 @@
 //! The requests and bytes that fetching an extent takes, known without sending any.
 
-use crate::catalog::{Added, Catalog, Content, FoundIn};
+use crate::catalog::{Added, Catalog, Content, FoundIn, Parts};
 use crate::format::{self, located};
 use crate::storage::count_reads;
 use crate::{BlockId, Extent};
@@ -13,7 +13,7 @@ pub(crate) fn extent_reads(catalog: &Catalog, columns: &[usize], extent: Extent)
             let has_headers = format::of(catalog.layout).has_headers();
             located::count_reads(catalog, table, extent.range(), (columns, has_headers))
         }
-        Content::Units { added, .. } => units(catalog, added.as_ref(), columns, extent),
+        Content::Units { added, parts, .. } => units(catalog, (added.as_ref(), *parts), columns, extent),
         Content::Union(union) => {
             let part = &union.parts()[union.part_of(extent.first.0)];
             let own: Vec<usize> = columns.iter().filter_map(|&column| part.columns[column]).collect();
@@ -25,15 +25,28 @@ pub(crate) fn extent_reads(catalog: &Catalog, columns: &[usize], extent: Extent)
     ExtentReads { requests: u32::try_from(requests).unwrap_or(u32::MAX), bytes }
 }
 
-/// Counts the encoded bytes of all columns, of which a part of a block has its share.
-fn units(catalog: &Catalog, added: Option<&Added>, columns: &[usize], extent: Extent) -> (u64, u64) {
+/// Counts the encoded bytes of all columns, of which a part of a block has its share, in whole pages.
+fn units(
+    catalog: &Catalog,
+    (added, parts): (Option<&Added>, Parts),
+    columns: &[usize],
+    extent: Extent,
+) -> (u64, u64) {
     let is_stored =
         |column: &usize| added.is_none_or(|added| matches!(added.place(*column), FoundIn::File(_)));
     if !columns.iter().any(is_stored) {
         return (0, 0);
     }
     let block = catalog.block(extent.block);
-    let share = u128::from(block.bytes) * u128::from(extent.samples) / u128::from(block.samples.max(1));
+    let samples = match parts {
+        Parts::Pages(page) => {
+            let (page, first) = (u64::from(page.get()), catalog.block_samples(extent.block).start);
+            let (start, end) = (extent.range().start - first, extent.range().end - first);
+            end.next_multiple_of(page).min(block.samples.into()) - start / page * page
+        }
+        Parts::None | Parts::Samples => extent.samples.into(),
+    };
+    let share = u128::from(block.bytes) * u128::from(samples) / u128::from(block.samples.max(1));
     let bytes = u64::try_from(share).unwrap_or(u64::MAX);
     let (requests, bytes) = count_reads(std::slice::from_ref(&(0..bytes)), catalog.is_local());
     (requests.max(1), bytes)

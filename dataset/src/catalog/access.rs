@@ -1,6 +1,6 @@
 //! What reading a few samples takes, by layout and storage.
 
-use super::{Catalog, Content};
+use super::{Catalog, Content, Layout, Parts};
 use crate::storage::{Location, Scheme};
 use feedstock_plan::Access;
 
@@ -9,14 +9,58 @@ impl Catalog {
     /// from measurements, so that ranks and workers choose the same order.
     pub fn access(&self) -> Access {
         match &self.content {
-            Content::Units { has_parts: false, .. } => Access::Blocks,
+            Content::Units { parts: Parts::None, .. } => Access::Blocks,
+            Content::Units { parts: Parts::Pages(samples), .. } if samples.get() > 1 => {
+                Access::Pages { samples: samples.get(), is_local: self.is_local() }
+            }
             Content::Units { .. } if self.is_local() => Access::Samples,
             Content::Located(_) if self.has_an_object_for_each_sample() || self.is_local() => Access::Samples,
             Content::Located(_) | Content::Units { .. } => Access::Ranges,
             Content::Union(union) => {
                 let parts = union.parts().iter().map(|part| part.stored.catalog.access());
-                parts.min().unwrap_or(Access::Blocks)
+                match parts.min() {
+                    // Pages of a part begin anywhere among the samples of all.
+                    None | Some(Access::Pages { .. }) => Access::Blocks,
+                    Some(access) => access,
+                }
             }
+        }
+    }
+
+    /// Returns why the default shuffle permutes blocks of it, and what changes that; `None` if parts of blocks can be read.
+    pub(crate) fn why_blocks(&self, is_filtered: bool) -> Option<String> {
+        match &self.content {
+            Content::Units { parts: Parts::None, .. } if self.layout == Layout::HfParquet => {
+                let fewer =
+                    "the pages of its Parquet files hold many samples, or different numbers of samples";
+                let remedy = "write pages of a few samples (feedstock shard --page-samples 2)";
+                Some(format!(
+                    "{fewer}, or an earlier release stored its catalog; {remedy}, or rebuild the catalog"
+                ))
+            }
+            Content::Units { parts: Parts::None, .. } => {
+                let whole = "some batches of its Arrow IPC files are compressed, or have lists, dictionaries or views";
+                let remedy = "write them uncompressed (feedstock shard --format ipc)";
+                Some(format!(
+                    "{whole}, or an earlier release stored its catalog; {remedy}, or rebuild the catalog"
+                ))
+            }
+            Content::Units { parts: Parts::Pages(samples), .. } if is_filtered && samples.get() > 1 => {
+                let pages = format!("the filter leaves parts of its Parquet pages of {samples} samples");
+                Some(format!(
+                    "{pages}; write the samples that it keeps (feedstock shard --filter … --page-samples 2)"
+                ))
+            }
+            Content::Union(union) if self.access() == Access::Blocks => {
+                let mut parts = union.parts().iter();
+                let why = parts.find_map(|part| part.stored.catalog.why_blocks(is_filtered));
+                Some(why.unwrap_or_else(|| {
+                    "its parts have Parquet pages of several samples, which begin anywhere among the samples of all parts; \
+                     write pages of one sample (feedstock shard --page-samples 1)"
+                        .to_owned()
+                }))
+            }
+            Content::Units { .. } | Content::Located(_) | Content::Union(_) => None,
         }
     }
 

@@ -38,7 +38,7 @@ pub use options::{CatalogCheck, CatalogOptions, CatalogStore, Progress, Progress
 pub(crate) use probed::Probed;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};
 pub(crate) use union::{DATASET, Part, StoredPart, Union, UnionInput, index};
-pub(crate) use units::{UnitStore, UnitStoreBuilder};
+pub(crate) use units::{Parts, UnitStore, UnitStoreBuilder};
 pub use unsupported::UnsupportedAudio;
 pub(crate) use unsupported::UnsupportedTally;
 
@@ -102,8 +102,8 @@ pub(crate) enum Content {
         mapping: Arc<Mapping>,
         /// Columns that are not in the files.
         added: Option<Added>,
-        /// Whether a part of any block can be read without the rest of it.
-        has_parts: bool,
+        /// Which parts of any block can be read without the rest of it.
+        parts: Parts,
     },
     /// The catalogs of the parts of a mix.
     Union(Arc<Union>),
@@ -266,6 +266,12 @@ impl Catalog {
     pub fn class_names(&self, column: &str) -> Option<Vec<String>> {
         let field = self.schema.field_with_name(column).ok()?;
         serde_json::from_str(field.metadata().get(CLASS_NAMES_KEY)?).ok()
+    }
+
+    /// Whether the block of the first of `samples` has others.
+    pub(crate) fn is_part_of_block(&self, samples: &Range<u64>) -> bool {
+        let block = self.block_samples(self.block_of(SampleId(samples.start)));
+        block.start < samples.start || samples.end < block.end
     }
 
     /// Returns an error's name for a sample: `train-0042.parquet row 17`.

@@ -6,7 +6,21 @@
 
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use bytes::Bytes;
+use std::num::NonZeroU32;
 use std::sync::Arc;
+
+/// Which parts of its blocks can be read without the rest of the block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Parts {
+    /// None: samples are compressed together.
+    #[default]
+    None,
+    /// Any samples.
+    Samples,
+    /// Pages of this number of samples: page i has the samples from its multiple by i on, but for a few units of which the pages
+    /// begin elsewhere.
+    Pages(NonZeroU32),
+}
 
 /// The descriptions of all units.
 #[derive(Clone)]

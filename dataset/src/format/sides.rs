@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::OnceCell;
 
 /// Limit on what one reader holds.
-const HELD_BYTES: u64 = 32 << 20;
+pub(super) const HELD_BYTES: u64 = 32 << 20;
 
 /// Limit on the small buffers of one unit. Larger ones are read in part, each time.
-const UNIT_BYTES: u64 = 2 << 20;
+pub(super) const UNIT_BYTES: u64 = 2 << 20;
 
 /// The small buffers of one unit: where each is in its object, in this order, and its bytes.
 #[derive(Debug, Clone, Default)]

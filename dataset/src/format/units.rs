@@ -14,6 +14,8 @@ pub(crate) struct UnitRows {
     /// What the catalog keeps of the unit.
     pub(crate) description: Bytes,
     pub(crate) rows: Range<u64>,
+    /// Whether these are some rows of a block whose pages are small and regular.
+    pub(crate) is_of_pages: bool,
     pub(crate) counted: Counted,
     /// The small buffers of units that the reader holds.
     pub(crate) sides: Sides,

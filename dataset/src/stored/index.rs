@@ -1,11 +1,12 @@
 //! `catalog.json`: what a stored catalog consists of, written last.
 
-use crate::catalog::{Catalog, Content, Probed, UnsupportedAudio};
+use crate::catalog::{Catalog, Content, Parts, Probed, UnsupportedAudio};
 use crate::format;
 use crate::{Error, ErrorKind, Layout, Result, Storage};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// Raised whenever what is stored changes in form or meaning. 4: the identity and the cut into blocks have separate hashes.
 /// Catalogs of version 3 are converted, others are rebuilt.
@@ -57,6 +58,9 @@ pub(crate) struct Index {
     /// Whether a part of any block of units can be read. Absent in catalogs of earlier builds, whose blocks are read whole.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_parts: bool,
+    /// The samples of a page, if pages of that number of samples can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) page_samples: Option<NonZeroU32>,
     #[serde(default)]
     pub(crate) columns_version: u32,
     pub(crate) tables: BTreeMap<String, Table>,
@@ -77,6 +81,7 @@ impl Index {
         lists: Vec<String>,
         tables: BTreeMap<String, Table>,
     ) -> Self {
+        let parts = if let Content::Units { parts, .. } = catalog.content { parts } else { Parts::None };
         Self {
             version: VERSION,
             uri: catalog.uri.clone(),
@@ -98,9 +103,19 @@ impl Index {
             notes: catalog.notes.clone(),
             listing_notes: catalog.listing_notes,
             null_columns: catalog.null_columns.clone(),
-            has_parts: matches!(catalog.content, Content::Units { has_parts: true, .. }),
+            has_parts: parts == Parts::Samples,
+            page_samples: if let Parts::Pages(samples) = parts { Some(samples) } else { None },
             columns_version: format::of(catalog.layout).columns_version(),
             tables,
+        }
+    }
+
+    /// Returns which parts of blocks of units can be read.
+    pub(crate) fn parts(&self) -> Parts {
+        match self.page_samples {
+            Some(samples) => Parts::Pages(samples),
+            None if self.has_parts => Parts::Samples,
+            None => Parts::None,
         }
     }
 }

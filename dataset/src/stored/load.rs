@@ -5,7 +5,7 @@ use super::place::Place;
 use super::{files, identity};
 use crate::catalog::columns::map_columns;
 use crate::catalog::{
-    Added, BlockTable, Catalog, Content, Objects, SampleTable, UnitStore, VIEW_BYTES, column,
+    Added, BlockTable, Catalog, Content, Objects, Parts, SampleTable, UnitStore, VIEW_BYTES, column,
 };
 use crate::format::{self, MAX_BLOCK_OBJECTS};
 use crate::{ErrorKind, Layout, ObjectRef, Result, Storage};
@@ -144,7 +144,7 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
             if !blocks.units_fit(units.len(), objects.len()) {
                 return Err("a block is in a unit that does not exist".into());
             }
-            columns_of_units(&tables, units, &schema, blocks.samples(), index.has_parts)?
+            columns_of_units(&tables, units, &schema, blocks.samples(), index.parts())?
         }
     };
     if !has_memory {
@@ -216,7 +216,7 @@ fn columns_of_units(
     units: UnitStore,
     schema: &SchemaRef,
     samples: u64,
-    has_parts: bool,
+    parts: Parts,
 ) -> Result<Content, String> {
     let source_schema = tables.schema_of("source")?;
     let mut mapping = map_columns(&source_schema, &HashMap::new()).map_err(|e| e.to_string())?;
@@ -238,7 +238,7 @@ fn columns_of_units(
         Some(added) => added.without(schema).map_err(|e| e.to_string())?,
         None => schema.clone(), // with its class names
     };
-    Ok(Content::Units { units, source_schema, mapping: Arc::new(mapping), added, has_parts })
+    Ok(Content::Units { units, source_schema, mapping: Arc::new(mapping), added, parts })
 }
 
 /// Returns the stored hashes; computes those that version 3 lacks.

@@ -26,7 +26,9 @@ mod tests {
     use super::index::INDEX;
     use super::*;
     use crate::catalog::columns::map_columns;
-    use crate::catalog::{BlockRow, BlockTableBuilder, Catalog, Content, Objects, Probed, UnitStoreBuilder};
+    use crate::catalog::{
+        BlockRow, BlockTableBuilder, Catalog, Content, Objects, Parts, Probed, UnitStoreBuilder,
+    };
     use crate::{BlockId, IoRuntime, Layout, ObjectRef, Storage, StorageOptions};
     use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
     use feedstock_plan::DataHashes;
@@ -73,7 +75,7 @@ mod tests {
                 source_schema: schema,
                 mapping: Arc::new(mapping),
                 added: None,
-                has_parts: false,
+                parts: Parts::None,
             },
             audio: Vec::new(),
             notes: Vec::new(),

@@ -15,6 +15,7 @@ import shutil
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import scipy.io
 import soundfile
 import webdataset as wds
@@ -106,6 +107,18 @@ def main() -> None:
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_file(str(HERE / "ipc_lz4" / "lz4.arrow"), table.schema, options=options) as out:
         out.write_table(table, max_chunksize=5)
+
+    for samples in (1, 3):  # a page
+        (HERE / f"parquet_pages_{samples}").mkdir()
+        pq.write_table(
+            table,
+            HERE / f"parquet_pages_{samples}" / "pages.parquet",
+            row_group_size=6,
+            data_page_size=1,
+            write_batch_size=samples,
+            write_page_index=True,
+            use_dictionary=["label"],
+        )
 
     fields = [("ILSVRC2012_ID", object), ("WNID", object), ("words", object)]
     synsets = np.zeros((3, 1), dtype=fields)

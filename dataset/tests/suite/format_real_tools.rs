@@ -5,7 +5,7 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Float64Type};
 use arrow::record_batch::RecordBatch;
 use arrow::util::display::array_value_to_string;
-use feedstock_dataset::{AudioProbe, CatalogStore, Dataset, Layout, OpenOptions};
+use feedstock_dataset::{Access, AudioProbe, CatalogStore, Dataset, Layout, OpenOptions, SampleId};
 use std::path::Path;
 
 fn samples(name: &str) -> std::path::PathBuf {
@@ -146,6 +146,25 @@ async fn boxes_by_webdataset() {
         let chosen = dataset.columns(&["boxes"]).unwrap();
         assert_eq!(shown(&all_rows(&chosen).await, "boxes"), boxes);
         assert_eq!(chosen.filter("camera['id'] > 9").await.unwrap().len(), 2);
+    }
+}
+
+/// Each sample is in a page of its own, or with two others.
+#[tokio::test]
+async fn pages_by_pyarrow() {
+    let three = Access::Pages { samples: 3, is_local: true };
+    for (name, access) in [("parquet_pages_1", Access::Samples), ("parquet_pages_3", three)] {
+        holds_the_twelve(name, Layout::HfParquet, true).await;
+        let dataset = open(&samples(name)).await.unwrap();
+        assert_eq!(dataset.catalog().access(), access, "{name}");
+        let images = payloads(&all_rows(&dataset).await, "image");
+        let reader = dataset.block_reader();
+        for sample in [7, 0, 11, 6, 5] {
+            let row = reader.fetch_sample(SampleId(sample), u64::MAX).await.unwrap().rows;
+            assert_eq!(payloads(std::slice::from_ref(&row), "image")[0], images[sample as usize]);
+            assert_eq!(ints(std::slice::from_ref(&row), "label"), [sample as i64 % 3]);
+            assert_eq!(shown(&[row], "image_path"), [format!("{sample}.jpg")]);
+        }
     }
 }
 

@@ -34,20 +34,21 @@ fn file(batch: &RecordBatch, compression: Option<CompressionType>) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-async fn opened(store: &SimulatedStore) -> Dataset {
+pub(crate) async fn opened(store: &SimulatedStore) -> Dataset {
     let storage = StorageOptions { hedge: false, ..crate::storage_support::options() };
     let storage = with_config(storage, S3Server::config_at(&store.endpoint()));
     let open = OpenOptions { storage, block_bytes: 1 << 20, ..options(CatalogStore::Nowhere) };
     Dataset::open_with("s3://bucket/data/", open).await.unwrap()
 }
 
-fn stored(content: Vec<u8>) -> SimulatedStore {
+/// Serves one object at once.
+pub(crate) fn stored(name: &str, content: Vec<u8>) -> SimulatedStore {
     let object: SimulatedObject = bytes::Bytes::from(content).into();
-    SimulatedStore::start(BTreeMap::from([("data/a.arrow".to_owned(), object)]), Duration::ZERO).unwrap()
+    SimulatedStore::start(BTreeMap::from([(format!("data/{name}"), object)]), Duration::ZERO).unwrap()
 }
 
 /// Returns the pieces of `samples` samples, cut at blocks.
-fn extents(dataset: &Dataset, samples: u64) -> Vec<Extent> {
+pub(crate) fn extents(dataset: &Dataset, samples: u64) -> Vec<Extent> {
     let catalog = dataset.catalog();
     let mut extents = Vec::new();
     let mut at = 0;
@@ -92,7 +93,7 @@ async fn parts_are_the_rows_of_their_block() {
 /// A request for each part, and a few for each batch.
 #[tokio::test]
 async fn a_part_takes_one_request() {
-    let store = stored(stream(0..ROWS, 200, BYTES));
+    let store = stored("a.arrow", stream(0..ROWS, 200, BYTES));
     let dataset = opened(&store).await.columns(&["image", "label", "image_path"]).unwrap();
     let reader = dataset.block_reader();
     let parts = extents(&dataset, 4);
@@ -113,7 +114,7 @@ async fn a_part_takes_one_request() {
 
 #[tokio::test]
 async fn the_default_shuffle_permutes_what_can_be_read_in_parts() {
-    let store = stored(stream(0..ROWS, 200, BYTES));
+    let store = stored("a.arrow", stream(0..ROWS, 200, BYTES));
     let remote = opened(&store).await;
     assert_eq!(remote.catalog().access(), Access::Ranges);
     let cursor = |dataset: &Dataset| {

@@ -22,6 +22,7 @@ mod format_tars;
 mod identity;
 mod ipc_parts;
 mod parquet_lists;
+mod parquet_parts;
 mod plan_sets;
 mod quality;
 mod signed_urls;

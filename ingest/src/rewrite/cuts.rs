@@ -8,28 +8,37 @@ const BATCH_ROWS: u64 = 1 << 16;
 /// The first position of every shard, then the number of samples: shards + 1 values, rising.
 ///
 /// In catalog order the blocks' bytes decide where the cuts are; in a shuffled order, where every stretch looks like the
-/// whole, shards have equal numbers of samples (±1).
-pub(super) fn shard_starts(dataset: &Dataset, plan: &Plan, kind: ShuffleKind, shard_bytes: u64) -> Vec<u64> {
+/// whole, shards have equal numbers of samples (± `page`). All but the last have a multiple of `page` samples.
+pub(super) fn shard_starts(
+    dataset: &Dataset,
+    plan: &Plan,
+    kind: ShuffleKind,
+    (shard_bytes, page): (u64, u64),
+) -> Vec<u64> {
     let samples = plan.len();
     let weights = block_weights(dataset, plan);
     let total: u128 = weights.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
-    let shards = (total.div_ceil(u128::from(shard_bytes)).max(1)).min(u128::from(samples));
+    let shards = (total.div_ceil(u128::from(shard_bytes)).max(1)).min(u128::from(samples.div_ceil(page)));
     let shards = u64::try_from(shards).unwrap_or(samples); // at most `samples`
     let mut starts = match kind {
         ShuffleKind::None => by_bytes(&weights, total, shards),
         _ => (0..=shards).map(|shard| shard_start(samples, shards, shard)).collect(),
     };
-    // Every shard holds a sample, however uneven the blocks are.
-    for shard in 0..=shards {
-        let at = usize::try_from(shard).unwrap_or(usize::MAX);
-        let least = at.checked_sub(1).map_or(0, |before| starts[before] + 1);
-        starts[at] = starts[at].clamp(least, samples - (shards - shard));
-    }
-    starts[0] = 0;
-    if let Some(last) = starts.last_mut() {
-        *last = samples;
-    }
+    spread(&mut starts, samples, page);
     starts
+}
+
+/// Moves `starts` to multiples of `page`, so that every shard holds a sample, however uneven the blocks are.
+fn spread(starts: &mut [u64], samples: u64, page: u64) {
+    let (shards, pages) = (starts.len() as u64 - 1, samples.div_ceil(page));
+    let mut least = 0;
+    for (shard, start) in (0..=shards).zip(starts.iter_mut()) {
+        let at = (*start / page).clamp(least, pages - (shards - shard));
+        (*start, least) = (at * page, at + 1);
+    }
+    if let [first, .., last] = starts {
+        (*first, *last) = (0, samples);
+    }
 }
 
 /// Selected samples of each block, and the bytes that are theirs.
@@ -97,6 +106,20 @@ mod tests {
     fn cuts_follow_the_bytes() {
         let weights = [(10, 1000), (10, 3000), (0, 0), (4, 4000)];
         assert_eq!(by_bytes(&weights, 8000, 4), [0, 13, 20, 22, 24]);
+    }
+
+    #[test]
+    fn shards_hold_whole_pages() {
+        for (mut starts, samples, page, expected) in [
+            (vec![0, 13, 20, 22, 24], 24, 1, vec![0, 13, 20, 22, 24]),
+            (vec![0, 13, 20, 22, 23], 23, 3, vec![0, 12, 18, 21, 23]),
+            (vec![0, 0, 0, 10], 10, 3, vec![0, 3, 6, 10]),
+            (vec![0, 10, 10, 10], 10, 3, vec![0, 6, 9, 10]),
+            (vec![0, 5], 5, 3, vec![0, 5]),
+        ] {
+            spread(&mut starts, samples, page);
+            assert_eq!(starts, expected);
+        }
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! One shard in memory: rows become row groups of a Parquet file, or record batches of an Arrow IPC file.
 
 use super::options::RewriteFormat;
+use super::page_writer::PageWriter;
 use super::schema::{FEATURES_KEY, PayloadKind, ShardSchema};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, AsArray};
@@ -11,9 +12,10 @@ use bytes::Bytes;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::schema::types::ColumnPath;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// Rows of a group at most, however small the samples: with 16 bytes of views a row that is 1 MiB.
 const GROUP_ROWS: usize = 1 << 16;
@@ -27,12 +29,16 @@ pub(super) struct EncodeOptions {
     pub(super) group_bytes: u64,
     /// Mean bytes of a sample, by which pages are cut.
     pub(super) sample_bytes: u64,
+    /// Rows of a page of the payload columns, and what row groups are a multiple of.
+    pub(super) page_samples: Option<NonZeroU32>,
 }
 
 /// A shard being made.
 pub(super) struct ShardEncoder {
     shape: ShardSchema,
     group_bytes: u64,
+    /// What the rows of a group are a multiple of.
+    page_rows: usize,
     file: File,
     pending: Vec<RecordBatch>,
     pending_rows: usize,
@@ -41,6 +47,7 @@ pub(super) struct ShardEncoder {
 
 enum File {
     Parquet(Box<ArrowWriter<Vec<u8>>>),
+    Pages(Box<PageWriter>),
     Ipc(Box<FileWriter<Vec<u8>>>),
 }
 
@@ -51,19 +58,25 @@ impl ShardEncoder {
         options: &EncodeOptions,
     ) -> Result<Self> {
         let schema = &shape.schema;
-        let file = match options.format {
-            RewriteFormat::Parquet => {
-                let properties = properties(shape, kinds, options.sample_bytes);
-                let writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties));
+        let properties = || properties(shape, kinds, options.sample_bytes);
+        let page_rows = options.page_samples.map(|rows| usize::try_from(rows.get()).unwrap_or(usize::MAX));
+        let file = match (options.format, page_rows) {
+            (RewriteFormat::Parquet, None) => {
+                let writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties().build()));
                 File::Parquet(Box::new(writer.map_err(refused)?))
             }
-            RewriteFormat::Ipc => {
+            (RewriteFormat::Parquet, Some(rows)) => {
+                let payload: Vec<ColumnPath> = kinds.keys().map(|name| bytes_of(name)).collect();
+                let writer = PageWriter::new(schema, properties(), &payload, rows);
+                File::Pages(Box::new(writer.map_err(refused)?))
+            }
+            (RewriteFormat::Ipc, _) => {
                 File::Ipc(Box::new(FileWriter::try_new(Vec::new(), schema).map_err(refused)?))
             }
         };
-        let group_bytes = options.group_bytes;
-        let shape = shape.clone();
-        Ok(Self { shape, group_bytes, file, pending: Vec::new(), pending_rows: 0, pending_bytes: 0 })
+        let (shape, group_bytes, page_rows) = (shape.clone(), options.group_bytes, page_rows.unwrap_or(1));
+        let (pending, pending_rows, pending_bytes) = (Vec::new(), 0, 0);
+        Ok(Self { shape, group_bytes, page_rows, file, pending, pending_rows, pending_bytes })
     }
 
     /// Adds rows of the catalog's columns. Where groups end depends on the rows alone, not on the batches.
@@ -72,7 +85,8 @@ impl ShardEncoder {
         let mut start = 0;
         for (row, bytes) in sizes.into_iter().enumerate() {
             let rows = self.pending_rows + row - start;
-            if rows > 0 && (self.pending_bytes + bytes > self.group_bytes || rows == GROUP_ROWS) {
+            let is_full = self.pending_bytes + bytes > self.group_bytes || rows >= GROUP_ROWS;
+            if rows > 0 && rows.is_multiple_of(self.page_rows) && is_full {
                 self.keep(batch, start..row);
                 self.write_group()?;
                 start = row;
@@ -98,6 +112,7 @@ impl ShardEncoder {
         let group = self.shape.apply(&rows)?;
         match &mut self.file {
             File::Parquet(writer) => writer.write(&group).and_then(|()| writer.flush()).map_err(refused),
+            File::Pages(writer) => writer.write(&group).map_err(refused),
             File::Ipc(writer) => writer.write(&group).map_err(refused),
         }
     }
@@ -107,6 +122,7 @@ impl ShardEncoder {
         self.write_group()?;
         let bytes = match self.file {
             File::Parquet(writer) => writer.into_inner().map_err(refused)?,
+            File::Pages(writer) => writer.into_inner().map_err(refused)?,
             File::Ipc(writer) => writer.into_inner().map_err(refused)?,
         };
         Ok(bytes.into())
@@ -141,7 +157,7 @@ fn properties(
     shape: &ShardSchema,
     kinds: &BTreeMap<String, PayloadKind>,
     sample_bytes: u64,
-) -> WriterProperties {
+) -> WriterPropertiesBuilder {
     let features = shape.schema.metadata().get(FEATURES_KEY).cloned();
     // The writer looks at a page's size only after this number of rows.
     let rows_per_look = (PAGE_BYTES as u64 / 4 / sample_bytes.max(1)).clamp(1, 1024);
@@ -152,13 +168,18 @@ fn properties(
         .set_statistics_enabled(EnabledStatistics::Page)
         .set_key_value_metadata(Some(vec![KeyValue::new(FEATURES_KEY.to_owned(), features)]));
     for payload in kinds.keys() {
-        let bytes = ColumnPath::new(vec![payload.clone(), "bytes".to_owned()]);
+        let bytes = bytes_of(payload);
         properties = properties
             .set_column_compression(bytes.clone(), Compression::UNCOMPRESSED)
             .set_column_dictionary_enabled(bytes.clone(), false)
             .set_column_statistics_enabled(bytes, EnabledStatistics::None);
     }
-    properties.build()
+    properties
+}
+
+/// Returns the path of a payload's bytes.
+fn bytes_of(payload: &str) -> ColumnPath {
+    ColumnPath::new(vec![payload.to_owned(), "bytes".to_owned()])
 }
 
 fn refused(error: impl std::fmt::Display) -> Error {

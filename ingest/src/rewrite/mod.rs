@@ -19,6 +19,7 @@ mod cuts;
 mod digest;
 mod encode;
 mod options;
+mod page_writer;
 mod recode;
 mod report;
 mod schema;
@@ -82,7 +83,8 @@ pub fn rewrite(dataset: &Dataset, destination: &str, options: &RewriteOptions) -
         let message = "a mix is made anew each epoch and has no shards; rewrite its parts, one by one";
         return Err(Error::config(message));
     }
-    let starts = cuts::shard_starts(dataset, &plan, shuffle.kind(), options.shard_bytes);
+    let page = options.page_samples.map_or(1, |samples| u64::from(samples.get()));
+    let starts = cuts::shard_starts(dataset, &plan, shuffle.kind(), (options.shard_bytes, page));
     let shards = (starts.len() - 1) as u64;
     let settings = settings(dataset, &plan, options);
     let target = Target::new(dataset.storage(), destination);
@@ -127,6 +129,7 @@ fn settings(dataset: &Dataset, plan: &Plan, options: &RewriteOptions) -> Rewrite
         columns: dataset.block_reader().schema().fields().iter().map(|field| field.name().clone()).collect(),
         recode: options.recode,
         restart_interval: options.restart_interval,
+        page_samples: options.page_samples,
     }
 }
 

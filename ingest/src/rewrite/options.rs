@@ -5,11 +5,14 @@ use crate::{Error, Result};
 use feedstock_dataset::{Layout, Shuffle};
 use feedstock_ops::image::{RestartMarkers, ShrinkImage};
 use serde::{Deserialize, Serialize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Smaller shards than this are never meant: a block is 4 MiB.
 const MIN_SHARD_BYTES: u64 = 4 << 10;
+/// Larger pages are better cut by bytes, which is the default.
+const MAX_PAGE_SAMPLES: u32 = 1_024;
 
 /// The files to write.
 ///
@@ -107,6 +110,10 @@ pub struct RewriteOptions {
     pub shard_bytes: u64,
     /// Encoded bytes in a row group or record batch at most (one sample at least); default 4 MiB, a block.
     pub group_bytes: u64,
+    /// Samples of a Parquet page of the payload columns; default `None`: pages of about 1 MiB. With 1 to 3 samples of about 100 kB,
+    /// a shuffle permutes pages instead of blocks, and mixes class-sorted data almost like a full shuffle. Row groups and shards
+    /// then hold a multiple of it, so a group may have up to `page_samples` − 1 samples more than `group_bytes`.
+    pub page_samples: Option<NonZeroU32>,
     /// The order of the samples; default [`Shuffle::none`], the catalog's. [`Shuffle::full`] shuffles globally and
     /// reads each sample on its own. Lanes are set to one.
     pub shuffle: Shuffle,
@@ -138,6 +145,7 @@ impl Default for RewriteOptions {
             name: "train".to_owned(),
             shard_bytes: 512 << 20,
             group_bytes: 4 << 20,
+            page_samples: None,
             shuffle: Shuffle::none(),
             recode: None,
             restart_interval: None,
@@ -162,6 +170,15 @@ impl RewriteOptions {
         }
         if self.group_bytes > 1 << 30 {
             return bad(format!("group_bytes {} is over 1 GiB; a few MiB read best", self.group_bytes));
+        }
+        if self.page_samples.is_some() && self.format != RewriteFormat::Parquet {
+            return bad(
+                "page_samples requires the format Parquet; samples of IPC files can be read without it"
+                    .to_owned(),
+            );
+        }
+        if let Some(samples) = self.page_samples.filter(|samples| samples.get() > MAX_PAGE_SAMPLES) {
+            return bad(format!("page_samples {samples} must be 1 to {MAX_PAGE_SAMPLES}"));
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(plain) {

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 
 /// The form of the file, and of the cuts; a change that moves any byte raises it.
 const VERSION: u32 = 1;
@@ -41,6 +42,8 @@ pub(super) struct RewriteSettings {
     pub(super) recode: Option<Recode>,
     #[serde(default)]
     pub(super) restart_interval: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) page_samples: Option<NonZeroU32>,
 }
 
 /// A shard that is written.

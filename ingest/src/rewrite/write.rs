@@ -69,6 +69,7 @@ impl Rewriter<'_> {
         let encode = EncodeOptions {
             format: self.options.format,
             group_bytes: self.options.group_bytes,
+            page_samples: self.options.page_samples,
             sample_bytes: mean_sample_bytes(self.dataset),
         };
         let mut under_way: Option<(FinishedShard, Upload)> = None;

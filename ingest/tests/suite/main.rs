@@ -7,3 +7,4 @@ mod memory_files;
 mod raw_mix;
 mod rewrite;
 mod rewrite_common;
+mod rewrite_pages;

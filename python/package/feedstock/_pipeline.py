@@ -132,9 +132,12 @@ class Pipeline:
 
         What is permuted depends on how the data set is stored, so that the shuffle is as good as reads allow:
 
-        - folders, manifests, local tars and local Arrow IPC: every sample (a full shuffle);
-        - tars and Arrow IPC on object storage: pieces of about 256 KiB, then samples inside windows of 256 MiB;
-        - Parquet and compressed Arrow IPC: blocks, then samples inside windows of 512 MiB.
+        - folders and manifests, and on local disks tars, Arrow IPC and Parquet with a page for each sample: every
+          sample (a full shuffle);
+        - these on object storage, except folders: pieces of about 256 KiB, then samples inside windows of 256 MiB;
+        - Parquet with pages of a few samples, without a filter: whole pages, then samples inside windows of 256 MiB,
+          or of 512 MiB if a page has more than 256 KiB;
+        - other Parquet and compressed Arrow IPC: blocks, then samples inside windows of 512 MiB.
 
         With ``window``, it is blocks for all of them, unless ``piece`` is set. A loaded state keeps the order that it
         was saved with.
@@ -143,7 +146,7 @@ class Pipeline:
             seed: At least 0; default 0. Also seeds the ops' random numbers, unless ``seed()`` sets another seed.
             window: Samples in a window, over all ranks; default: by ``shuffle_bytes``.
             shuffle_bytes: Encoded bytes of the samples in a window, over all ranks; default 256 MiB for pieces, 512 MiB
-                for blocks. Larger windows mix better and take more memory.
+                for blocks and large pages. Larger windows mix better and take more memory.
             piece: Consecutive samples that stay together until they are shuffled inside a window, at least 1. Smaller
                 pieces mix better and take more requests.
             lanes: Strands of the order that ranks divide among themselves; default: up to 64. For large jobs, set a
@@ -364,6 +367,7 @@ class Pipeline:
             epoch: The epoch; default 0.
 
         Returns:
+            ``why_blocks`` (why the default permutes blocks of this data set, and what changes that; else None),
             ``order``, ``full_shuffle``, and ``half_window`` and ``twice_window`` (None without a window). Each has:
 
             - ``global_batch`` and ``rank_batch``: ``labels`` (different labels in a batch), ``entropy_bits``, and

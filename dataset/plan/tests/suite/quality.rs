@@ -4,8 +4,8 @@ use crate::order::input_of;
 use arrow_buffer::BooleanBuffer;
 use feedstock_base::{BlockId, Position, Rank, SampleId};
 use feedstock_plan::{
-    EpochReads, Extent, ExtentReads, LabelMix, Lengths, Plan, PlanInput, SampledSteps, Selection, Shuffle,
-    StepShape, StepSize, Stop, Tail,
+    Access, EpochReads, Extent, ExtentReads, LabelMix, Lengths, Plan, PlanInput, SampledSteps, Selection,
+    Shuffle, StepShape, StepSize, Stop, Tail,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,6 +129,68 @@ fn pieces_mix_like_a_full_shuffle() {
     // Eight ranks with 256 MiB each.
     let (of_global, of_rank, _) = ratios(&mib(2_048).piece(2));
     assert!(of_global >= 0.99 && of_rank >= 0.95, "{of_global} {of_rank}");
+}
+
+/// Prints the rows of Parquet with pages of 1 to 3 samples in the table of `docs/shuffle.md`, with `--nocapture`.
+#[test]
+fn pages_mix_like_a_full_shuffle() {
+    let (_, full) = sampled(&Shuffle::full(7));
+    let (global, rank) = (full.global_labels(64, &class), full.rank_labels(64, &class));
+    for (samples, page) in [(1, Access::Ranges), (2, pages(2)), (3, pages(3))] {
+        // A rank reads the labels of a row group of 32 MiB with one request.
+        let labels = 8 * SAMPLES.div_ceil((32 << 20) / 110_000 / samples * samples);
+        let block = BLOCK / samples * samples;
+        let mut blocks = vec![block; (SAMPLES / block) as usize];
+        blocks.extend(Some(SAMPLES % block).filter(|rest| *rest > 0));
+        let input = PlanInput { access: page, ..input_of(&blocks, 110_000) };
+        let (of_global, of_rank, requests) = {
+            let plan = Plan::new(input, &Shuffle::seeded(7)).unwrap();
+            let steps = SampledSteps::new(&plan, 0, &shape(BATCH, 8)).unwrap();
+            let reads = steps.reads(&plan, &stored).unwrap();
+            let of_global = steps.global_labels(64, &class).entropy_bits / global.entropy_bits;
+            let of_rank = steps.rank_labels(64, &class).entropy_bits / rank.entropy_bits;
+            let bytes = reads.bytes / (SAMPLES * 110_000) as f64;
+            let requests = reads.requests + labels as f64;
+            let order = plan.fingerprint().describe_shuffle();
+            println!(
+                "| pages of {samples}: {order} | {of_global:.3} | {of_rank:.3} | {bytes:.3} | {requests:.0} |"
+            );
+            assert!(bytes <= 1.05, "{bytes} of the data are read");
+            (of_global, of_rank, requests)
+        };
+        assert!(of_global >= 0.97 && of_rank >= 0.95, "pages of {samples}: {of_global} {of_rank}");
+        let pieces = SAMPLES.div_ceil(samples.max(2)) as f64;
+        assert!(requests <= pieces * 1.15, "pages of {samples}: {requests} requests for {pieces} pieces");
+    }
+}
+
+#[test]
+fn default_pieces_are_whole_pages() {
+    let input = |blocks: &[u64], sample_bytes, samples, is_local| PlanInput {
+        access: Access::Pages { samples, is_local },
+        ..input_of(blocks, sample_bytes)
+    };
+    let piece = |input: PlanInput, shuffle: Shuffle| Plan::new(input, &shuffle).unwrap().fingerprint().piece;
+    let default = || Shuffle::seeded(7);
+    assert_eq!(piece(input(&[390; 20], 110_000, 3, false), default()), Some(3));
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, false), default()), Some(24)); // 240 kB
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, true), default()), Some(3)); // on a local disk
+    assert_eq!(piece(input(&[7; 20], 10_000, 3, false), default()), Some(6)); // at most a block
+    assert_eq!(piece(input(&[2; 20], 10_000, 3, false), default()), Some(3)); // at least a page
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, false), default().piece(5)), Some(5));
+    assert_eq!(piece(input(&[390; 20], 10_000, 3, false), default().window(1_000)), None);
+    let mut filtered = input(&[390; 20], 10_000, 3, false);
+    let kept = BooleanBuffer::collect_bool(7_800, |sample| sample > 100);
+    filtered.selection = Some(Selection::from_bools(kept, &filtered.block_starts));
+    assert_eq!(piece(filtered, default()), None);
+    let window = |sample_bytes| {
+        Plan::new(input(&[3_000; 20], sample_bytes, 3, false), &default()).unwrap().fingerprint().window
+    };
+    assert_eq!((window(80_000), window(100_000)), ((256 << 20) / 80_000, (512 << 20) / 100_000));
+}
+
+fn pages(samples: u32) -> Access {
+    Access::Pages { samples, is_local: false }
 }
 
 #[test]

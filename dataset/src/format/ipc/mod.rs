@@ -24,7 +24,7 @@ use super::sides::Side;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
 use crate::catalog::columns::{Mapping, bug, map_columns, pick};
-use crate::catalog::{BlockTable, Content, Draft, Objects, UnitStore, VIEW_BYTES};
+use crate::catalog::{BlockTable, Content, Draft, Objects, Parts, UnitStore, VIEW_BYTES};
 use crate::payload::own_all;
 use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
@@ -145,7 +145,7 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
             source_schema: schema,
             mapping: Arc::new(mapping),
             added: None,
-            has_parts,
+            parts: if has_parts { Parts::Samples } else { Parts::None },
         },
         notes: sources.notes,
         null_columns: Vec::new(),
@@ -310,7 +310,7 @@ async fn fetch(
     columns: &[usize],
     reader: &RangeReader,
 ) -> Result<Fetched> {
-    let UnitRows { object, number, description, rows, counted, sides } = unit;
+    let UnitRows { object, number, description, rows, counted, sides, .. } = unit;
     let (unit, metadata) = unpack(&description)?;
     let message = root_as_message(&metadata).map_err(|e| damaged(&object, e))?;
     let header = message.header_as_record_batch().ok_or_else(|| damaged(&object, "no record batch"))?;

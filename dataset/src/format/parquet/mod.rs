@@ -20,6 +20,7 @@ mod page_header;
 mod page_rows;
 mod pages;
 pub(crate) mod read;
+mod regular;
 mod thrift;
 mod thrift_check;
 mod virtual_group;
@@ -45,6 +46,7 @@ use footer::unreadable;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use page_rows::GroupPages;
 use pages::Walks;
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{
@@ -52,7 +54,8 @@ use parquet::file::metadata::{
 };
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 use parquet::file::statistics::Statistics;
-use std::collections::BTreeSet;
+use regular::Regular;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -121,7 +124,7 @@ impl Format for Parquet {
 struct File {
     schema: SchemaRef,
     features: Features,
-    groups: Vec<CutUnit>,
+    groups: Vec<(CutUnit, Option<Regular>)>,
     /// Paths of the leaves that statistics prove to have nulls.
     nulls: BTreeSet<Vec<String>>,
 }
@@ -135,9 +138,12 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     let files = with.of_one_schema(files, |file| &file.schema, &mut sources)?;
     let first = files.first().map(|file| (file.schema.clone(), file.features.clone()));
     let mut nulls: BTreeSet<Vec<String>> = BTreeSet::new();
+    let mut divided = Vec::new();
     let groups = files.into_iter().map(|file| {
         nulls.extend(file.nulls);
-        file.groups
+        let (groups, its): (Vec<_>, Vec<_>) = file.groups.into_iter().unzip();
+        divided.extend(its);
+        groups
     });
     let (blocks, units) = cut_units::tables(groups)?;
     let Some((source_schema, found)) = first else {
@@ -168,7 +174,7 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
             source_schema,
             mapping: Arc::new(mapping),
             added: None,
-            has_parts: false,
+            parts: regular::parts(&divided),
         },
         notes,
         copied_from: None,
@@ -187,11 +193,15 @@ async fn read_file(object: &ObjectRef, with: &Cataloguing<'_>, walks: &Walks<'_>
     let metadata = arrow.metadata().clone();
     let schema = view_schema(arrow.schema());
     let schema = Arc::new(Schema::new(schema.fields().clone()));
+    let mapping = map_columns(&schema, &HashMap::new())?;
+    let payload = (mapping.schema.fields().len() - mapping.payload.len()..mapping.schema.fields().len())
+        .collect::<Vec<_>>();
+    let payload = &read::projection(&arrow, &schema, &mapping, &payload);
 
     let groups = metadata.row_groups().iter().enumerate().filter(|(_, group)| group.num_rows() > 0);
     let groups = groups.map(|(i, group)| {
         let known = metadata.offset_index().and_then(|index| index.get(i)).cloned();
-        cut_group(&metadata, group, known, object, with, walks).boxed()
+        cut_group(&metadata, group, (known, payload), object, with, walks).boxed()
     });
     let groups: Vec<_> = groups.collect();
     let groups = stream::iter(groups).buffered(with.reads_at_once()).try_collect().await?;
@@ -219,21 +229,24 @@ fn null_columns(nulls: &BTreeSet<Vec<String>>, source: &Schema, mapping: &Mappin
     columns.filter(|(_, origin)| has_nulls(origin)).map(|(field, _)| field.name().clone()).collect()
 }
 
-/// Cuts a row group into blocks and writes a footer for it alone.
+/// Cuts a row group into blocks and writes a footer for it alone. `known` is its offset index, if it has one; `payload` selects
+/// the payload's leaves.
 async fn cut_group(
     metadata: &ParquetMetaData,
     group: &RowGroupMetaData,
-    known: Option<Vec<OffsetIndexMetaData>>,
+    (known, payload): (Option<Vec<OffsetIndexMetaData>>, &ProjectionMask),
     object: &ObjectRef,
     with: &Cataloguing<'_>,
     walks: &Walks<'_>,
-) -> Result<CutUnit> {
+) -> Result<(CutUnit, Option<Regular>)> {
     let rows = u64::try_from(group.num_rows()).unwrap_or(0);
     let whole: u64 =
         group.columns().iter().map(|c| held_bytes(c, c.byte_range().1)).fold(0, u64::saturating_add);
     let known = known.filter(|index| index.iter().all(|column| !column.page_locations().is_empty()));
+    let known = known.map(GroupPages::aligned);
+    let found = known.as_ref().and_then(|index| Regular::of(group, index, payload));
     let (pages, sizes) = match known {
-        Some(index) => (Some(GroupPages::aligned(index)), Vec::new()),
+        Some(index) => (Some(index), Vec::new()),
         None if whole > 2 * with.block_bytes => {
             let walked = walks.group(group, object).await?.map(|walked| (walked.pages, walked.sizes));
             let (pages, sizes) = walked.unzip();
@@ -264,7 +277,7 @@ async fn cut_group(
             Ok(CutBlock { first_row: cut.start, rows: samples, bytes, memory })
         })
         .collect::<Result<Vec<_>>>()?;
-    Ok(CutUnit { description: own_footer(metadata, group, pages)?, blocks })
+    Ok((CutUnit { description: own_footer(metadata, group, pages)?, blocks }, found))
 }
 
 /// Returns what stored bytes of a column occupy in memory: decompressed if that is more.

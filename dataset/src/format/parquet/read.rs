@@ -1,5 +1,6 @@
 //! Reads rows of a row group: its unit's footer, then the pages of the selected columns, then views.
 
+use super::super::sides::Side;
 use super::super::units::UnitRows;
 use super::memory::{self, HeldBytes, PageRuns};
 use super::page_rows::GroupPages;
@@ -9,7 +10,7 @@ use crate::catalog::Counted;
 use crate::catalog::columns::{Mapping, bug, pick};
 use crate::held::held_schema;
 use crate::{Error, ErrorKind, ObjectRef, Result};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
 use parquet::DecodeResult;
@@ -82,7 +83,7 @@ pub(crate) async fn fetch(
     columns: &[usize],
     reader: &RangeReader,
 ) -> Result<Fetched> {
-    let UnitRows { object, description, rows, counted, .. } = unit;
+    let UnitRows { object, number, description, rows, is_of_pages, counted, sides } = unit;
     let metadata = parse_unit(&description)?;
     let group = metadata.row_group(0).clone();
     let unfit = |e: ParquetError| damaged(&object, e);
@@ -97,9 +98,14 @@ pub(crate) async fn fetch(
         fetched.runs = ranges.into_iter().zip(bytes).collect();
         return Ok(fetched);
     }
+    let small = if is_of_pages { fetched.small(source_schema, mapping, columns) } else { Vec::new() };
+    let side = match small.is_empty() {
+        true => Side::default(),
+        false => sides.of_unit(number, &fetched.object, &small, reader).await?,
+    };
     let mut decoder = fetched.decoder(usize::MAX)?;
     while let Asked::Pages(ranges) = asked(&mut decoder).map_err(|e| damaged(&fetched.object, e))? {
-        let bytes = reader.read_ranges(&fetched.object, &ranges).await?;
+        let bytes = side.read_ranges(&fetched.object, &ranges, reader).await?;
         fetched.runs.extend(ranges.iter().cloned().zip(bytes.iter().cloned()));
         decoder.push_ranges(ranges, bytes).map_err(|e| damaged(&fetched.object, e))?;
     }
@@ -121,6 +127,21 @@ fn asked(decoder: &mut ParquetPushDecoder) -> ParquetResult<Asked> {
 }
 
 impl Fetched {
+    /// Returns the places of the fetched columns that are not payloads: parts of blocks need a page of each, so they are read once
+    /// for all parts of the row group.
+    fn small(&self, source: &SchemaRef, mapping: &Mapping, columns: &[usize]) -> Vec<Range<u64>> {
+        let is_payload = |column: &usize| *mapping.schema.field(*column).data_type() == DataType::BinaryView;
+        let payload: Vec<usize> = columns.iter().copied().filter(is_payload).collect();
+        let payload = projection(&self.metadata, source, mapping, &payload);
+        let leaves = self.group.columns().iter().enumerate();
+        let small =
+            leaves.filter(|(leaf, _)| self.mask.leaf_included(*leaf) && !payload.leaf_included(*leaf));
+        small
+            .map(|(_, column)| column.byte_range())
+            .map(|(start, bytes)| start..start.saturating_add(bytes))
+            .collect()
+    }
+
     /// Returns a decoder of the rows, `most` at a time.
     fn decoder(&self, most: usize) -> Result<ParquetPushDecoder> {
         let group_rows = to_usize(self.group.num_rows().unsigned_abs())?;
@@ -233,7 +254,7 @@ fn damaged(object: &ObjectRef, error: ParquetError) -> Error {
 }
 
 /// Selects the leaves that the catalog's `columns` need.
-fn projection(
+pub(super) fn projection(
     metadata: &ArrowReaderMetadata,
     source: &Schema,
     mapping: &Mapping,
@@ -245,7 +266,7 @@ fn projection(
         columns.iter().any(|&column| {
             let origin = mapping.origins[column];
             let child = origin.child().and_then(|child| match source.field(origin.top_level()).data_type() {
-                arrow::datatypes::DataType::Struct(children) => Some(children[child].name().clone()),
+                DataType::Struct(children) => Some(children[child].name().clone()),
                 _ => None,
             });
             root == origin.top_level()
