@@ -71,7 +71,9 @@ def test_loaders_get_the_options_that_trainer_does_not_decide(job: Job) -> None:
 
 def test_batch_sizes_are_searched_for_with_a_pipeline_only(job: Job) -> None:
     loader = pipeline(job).loader(output="torch")
-    with pytest.raises(fs.ConfigError, match="auto_find_batch_size starts over .*; give Trainer the pipeline"):
+    with pytest.raises(
+        fs.ConfigError, match="auto_find_batch_size starts over .*; give Trainer the pipeline"
+    ):
         FeedstockTrainer(Model(), arguments(job, auto_find_batch_size=True), train_dataset=loader)
 
 

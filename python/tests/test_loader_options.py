@@ -208,7 +208,9 @@ def test_ray_data_config_separates_ray_options(imagenet):
     }
     again = pickle.loads(pickle.dumps(shard["train"]))
     assert again._options == shard["train"]._options
-    with pytest.raises(TypeError, match=r"'devise' \(did you mean 'device'\?\); it takes .*enable_shard_locality"):
+    with pytest.raises(
+        TypeError, match=r"'devise' \(did you mean 'device'\?\); it takes .*enable_shard_locality"
+    ):
         train.DataConfig(devise="cuda")
 
 

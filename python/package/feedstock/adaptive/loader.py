@@ -73,7 +73,7 @@ class AdaptiveLoader:
             default 0.999.
         clock: Returns monotonic seconds; default: `time.perf_counter`.
         **options: See `LoaderOptions`; the default of `output` is `"torch"`. For the result of `get_dataset_shard`,
-            those that differ from their defaults replace its own. A loader was made with options of its own.
+            those that differ from their defaults replace its own. A loader keeps the options that it was made with.
 
     Raises:
         ConfigError: The loader's batches are bounded by a total, it was made with `restart=True`, options are given
