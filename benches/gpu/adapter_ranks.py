@@ -200,7 +200,7 @@ def by_trainer(job: dict[str, Any]) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.zeros(1))
 
-        def forward(self, image: torch.Tensor) -> Any:
+        def forward(self, image: torch.Tensor, label: Any = None) -> Any:
             work(image)
             return {"loss": self.weight.sum()}
 

@@ -164,7 +164,7 @@ def trainer(
             super().__init__()
             self.weight = torch.nn.Parameter(torch.zeros(1))
 
-        def forward(self, image: Any, sample_ids: Any = None, valid: Any = None) -> Any:
+        def forward(self, image: Any, label: Any = None, sample_ids: Any = None) -> Any:
             forward(image)
             return {"loss": self.weight.sum(), "logits": sample_ids}
 

@@ -264,7 +264,7 @@ def test_an_adaptive_loader_of_a_loader_has_its_options(pipeline: fs.Pipeline) -
     with pytest.raises(fs.ConfigError, match="device, depth must be given where the loader is made"):
         adaptive(pipeline.loader(output="torch"), device="cpu", depth=3)
     batches = adaptive(pipeline.loader(output="torch", device="cpu"))
-    assert len(list(batches)) == 10
+    assert sum(1 for _ in batches) == 10
 
 
 def test_an_adaptive_loader_changes_batches_on_a_device(pipeline: fs.Pipeline, made: list[Any]) -> None:

@@ -216,7 +216,7 @@ def test_rays_prefetch_is_for_the_workers_gpu(
     monkeypatch.setattr(module, "train_device", lambda: torch.device("cpu"))
     iterator = shard(pipeline)
     iterator.start_prefetch()
-    assert len(list(iterator.iter_torch_batches())) == 10
+    assert sum(1 for _ in iterator.iter_torch_batches()) == 10
     assert [options["device"] for _, options in made] == ["cpu"], "nothing was prefetched in vain"
     evaluation = shard(pipeline)
     next(iter(evaluation))
@@ -232,4 +232,4 @@ def test_an_evaluation_of_ray_starts_over_in_another_place(
     iterator = DataIterator(pipeline, restart=True)
     next(iter(iterator))
     assert iterator.position == 20
-    assert len(list(iterator.iter_torch_batches(device="cpu"))) == 10
+    assert sum(1 for _ in iterator.iter_torch_batches(device="cpu")) == 10

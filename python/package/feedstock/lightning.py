@@ -80,6 +80,7 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         self.train_loader: Loader | None = None
         """The loader of the latest `Trainer.fit` on this rank, for `ledger()`, `stats()` and `skip_report()`."""
         self._trainer_of_loader: Any = None
+        self._evaluations: dict[str, list[Loader]] = {}  # by stage
         self._restored: dict[str, Any] | None = None
 
     def train_dataloader(self) -> Loader:
@@ -136,7 +137,11 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         if pipelines is None:
             return []
         pipelines = pipelines if isinstance(pipelines, Sequence) else [pipelines]
-        return [self._loader(pipeline, restart=True) for pipeline in pipelines]
+        loaders = [self._loader(pipeline, restart=True) for pipeline in pipelines]
+        self._evaluations[stage] = loaders
+        if self.trainer is not None and not any(_frees(one, self) for one in self.trainer.callbacks):
+            self.trainer.callbacks.append(_FreeMemory(self))
+        return loaders
 
     def _loader(self, pipeline: Pipeline, *, restart: bool) -> Loader:
         rank, world_size = self._coordinates()
@@ -151,6 +156,33 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         """Returns what the strategy gives a `DistributedSampler`; with model parallelism, the data-parallel group's."""
         places = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         return Coordinates(0, 1) if places is None else Coordinates(places["rank"], places["num_replicas"])
+
+
+class _FreeMemory(Callback):  # type: ignore[misc]
+    """Frees the memory of evaluation loaders when a loop over them ends.
+
+    Lightning counts the batches. It does not ask for one after the last, and keeps the iterator until the next loop.
+    """
+
+    def __init__(self, data: FeedstockDataModule) -> None:
+        self.data = data
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._free("val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._free("test")
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._free("predict")
+
+    def _free(self, stage: str) -> None:
+        for loader in self.data._evaluations.get(stage, ()):
+            loader._release()
+
+
+def _frees(callback: Callback, data: FeedstockDataModule) -> bool:
+    return isinstance(callback, _FreeMemory) and callback.data is data
 
 
 class _AlignProgress(Callback):  # type: ignore[misc]
