@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -105,7 +106,12 @@ def test_adaptdl_takes_all_of_them(imagenet: Path) -> None:
             assert not evaluation.loader._native.stats(), "its slots are still allocated"
             assert evaluation.loader.ledger()["exact"]
     """
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ADAPTDL_")}
+    clean |= {"ADAPTDL_MASTER_ADDR": "127.0.0.1", "ADAPTDL_MASTER_PORT": str(port), "ADAPTDL_NUM_NODES": "1"}
+    clean["GLOO_SOCKET_IFNAME"] = "lo"
     clean["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300)

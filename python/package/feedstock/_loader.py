@@ -12,6 +12,7 @@ import numpy as np
 
 from feedstock._agreement import Agreement
 from feedstock._ahead import Ahead
+from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
 from feedstock._device import current_stream, import_torch, imported_torch
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
@@ -106,7 +107,7 @@ class Loader:
             self._native.abandon_epoch(self.epoch)
             self._discard()
         self._iterations += 1
-        return _Batches(self, self._iterations)
+        return Batches(self, self._iterations)
 
     def _next(self) -> Any:
         if self._agreement is not None and self._agreement.before_batch(self):
@@ -484,41 +485,6 @@ class Loader:
         self._last_run = {}, None
         if self._ahead is not None:
             self._ahead.clear()
-
-
-class _Batches:
-    """One iteration of a loader. It keeps no reference to a batch, which would hold a slot."""
-
-    def __init__(self, loader: Loader, number: int) -> None:
-        self._loader = loader
-        self._number = number
-        self._ended = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._ended:
-            raise StopIteration
-        if self._loader._iterations != self._number:
-            raise RuntimeError(
-                "this iterator was invalidated by a later iter() of the same loader; use that one, or make two loaders"
-            )
-        try:
-            return self._loader._next()
-        except StopIteration:
-            self._end()
-            raise
-
-    def __del__(self) -> None:
-        # An evaluation was left early. Its loader may be closed, or belong to a forked parent.
-        with contextlib.suppress(Exception):
-            self._end()
-
-    def _end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._loader._end_iteration(self._number)
 
 
 _live: weakref.WeakSet[Loader] = weakref.WeakSet()

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from feedstock import ConfigError, Loader, Pipeline
+from feedstock import ConfigError
 from feedstock._check import real, whole
-from feedstock._options import DEFAULTS, LoaderOptions, documents_loader_options, given, takes_loader_options
+from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
 
 from .accumulator import Accumulator
 from .autoscaler import MIN_SPEEDUP, Autoscaler, Decision
@@ -29,6 +29,7 @@ from .exchange import Exchange, default_exchange
 from .goodput import Limits
 from .noise import GradientStatistics
 from .scaling import AdaScale, ScalingRule
+from .source import with_options
 from .throughput import Configuration
 from .tuner import Tuner
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
+    from feedstock import Loader, Pipeline
     from feedstock.ray import DataIterator
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class AdaptiveLoader:
         clock: Callable[[], float] = time.perf_counter,
         **options: Unpack[LoaderOptions],
     ) -> None:
-        loader = _with_options(loader, options)
+        loader = with_options(loader, options)
         initial = loader.global_batch_size
         if initial is None:
             raise ConfigError(
@@ -559,20 +561,3 @@ class AdaptiveLoader:
     def _local_bsz(self) -> int:
         """Returns the rows of a micro-batch on the rank with the most: the same number on every rank."""
         return -(-self._micro_batch() // self.world_size)
-
-
-def _with_options(loader: Pipeline | Loader | DataIterator, options: LoaderOptions) -> Loader | DataIterator:
-    if isinstance(loader, Pipeline):
-        from feedstock.torch import loader as torch_loader
-
-        return torch_loader(loader, **options)
-    chosen = given(options, {**DEFAULTS, "output": "torch"})
-    if isinstance(loader, Loader):
-        if chosen:
-            raise ConfigError(
-                f"{', '.join(chosen)} must be given where the loader is made: pipeline.loader(…); or give "
-                "AdaptiveLoader the pipeline"
-            )
-    elif chosen:
-        loader._choose(chosen)
-    return loader
