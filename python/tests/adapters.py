@@ -89,7 +89,8 @@ def copies(batches: Any) -> Iterator[Any]:
 
 def copy(batch: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: value.clone() if isinstance(value, torch.Tensor) else value[:] for name, value in batch.items()
+        name: value.clone() if isinstance(value, torch.Tensor) else value.copy()
+        for name, value in batch.items()
     }
 
 
