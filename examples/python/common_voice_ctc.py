@@ -117,7 +117,8 @@ def train(config: dict[str, Any]) -> list[float]:
         losses = saved["losses"]
 
     while loader.epoch < config["epochs"]:
-        for batch in loader.iter_torch_batches():  # on this worker's device
+        # On this worker's device: page-locked slots are copied to a GPU while the model computes.
+        for batch in loader.iter_torch_batches():
             if checkpoint is None and [rank, len(losses)] == config["kill"]:
                 os.kill(os.getpid(), signal.SIGKILL)
             loss = ctc_loss(model, batch)

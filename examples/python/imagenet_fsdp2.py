@@ -32,11 +32,11 @@ from feedstock.torch import loader as torch_loader
 from imagenet_resnet import (
     end,
     evaluate,
+    finished,
     learning_rate,
     made_up_pictures,
     options_of,
     parser,
-    pictures,
     say,
     start,
     tiny_resnet,
@@ -62,7 +62,7 @@ def main() -> None:
     train_uri = options.train or made_up_pictures(256)
 
     # feedstock: the samples, their order and their ops; the same on every rank.
-    crop = fs.decode_image(), fs.random_resized_crop(options.size), fs.horizontal_flip()
+    crop = fs.decode_image(), fs.random_resized_crop(options.size)
     train = fs.Dataset(train_uri).map("image", *crop).shuffle(seed=7).batch(options.batch_size)
     centre = fs.decode_image(), fs.resize(options.size * 8 // 7), fs.center_crop(options.size)
     # Evaluation also needs the last, incomplete batch; its padding is marked in batch["valid"].
@@ -70,8 +70,9 @@ def main() -> None:
 
     # feedstock: this rank's share. Rank and world size come from the mesh. Replicas and shards both split the data;
     # tensor- or context-parallel dimensions, if there were any, would not.
-    train_loader = torch_loader(train, mesh)
-    val_loader = torch_loader(val, mesh, restart=True)
+    # On a GPU, page-locked batches are copied and finished while the model computes.
+    train_loader = torch_loader(train, mesh, device=device, finish=finished(flip=0.5))
+    val_loader = torch_loader(val, mesh, device=device, finish=finished(), restart=True)
 
     torch.manual_seed(0)
     model = sharded(torchvision.models.resnet50() if options.real else tiny_resnet(), device, mesh)
@@ -97,7 +98,7 @@ def main() -> None:
             rate = learning_rate(peak, (epoch + step / steps) / options.epochs)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            loss = nn.functional.cross_entropy(model(pictures(batch, device)), batch["label"].to(device))
+            loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

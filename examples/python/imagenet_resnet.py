@@ -16,10 +16,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torchvision
-from torch import Tensor, nn
+from torch import nn
 
 import feedstock as fs
-from feedstock.ops.image import IMAGENET_MEAN, IMAGENET_STD
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -47,13 +46,10 @@ def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def pictures(batch: dict[str, Tensor], device: torch.device) -> Tensor:
-    """Converts u8 [rows, height, width, 3] to normalised f32 [rows, 3, height, width], channels last. Bytes
-    are copied to the device, a quarter of the size of floats. The permutation is a view, which moves no
-    pixels."""
-    rgb = batch["image"].to(device, non_blocking=True).permute(0, 3, 1, 2).float() / 255.0
-    mean, std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
-    return (rgb - mean) / std
+def finished(flip: float = 0.0) -> dict[str, fs.Finish]:
+    """Returns the loader's work on the device: from u8 [rows, height, width, 3] to normalised f32 [rows, 3,
+    height, width], channels last. Bytes are copied to the device, a quarter of the size of floats."""
+    return {"image": fs.finish_pictures("float32", layout="channels_last", flip=flip)}
 
 
 @torch.inference_mode()
@@ -63,8 +59,8 @@ def evaluate(model: nn.Module, loader: fs.Loader, device: torch.device) -> tuple
     model.eval()
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     for batch in loader:
-        valid = batch["valid"].to(device)
-        right = model(pictures(batch, device)).argmax(dim=1) == batch["label"].to(device)
+        valid = batch["valid"]
+        right = model(batch["image"]).argmax(dim=1) == batch["label"]
         counts += torch.stack([(right & valid).sum(), valid.sum()])
     dist.all_reduce(counts)
     right, seen = counts.tolist()

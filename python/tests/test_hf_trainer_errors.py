@@ -69,9 +69,18 @@ def test_loaders_get_the_options_that_trainer_does_not_decide(job: Job) -> None:
         )
 
 
-def test_batch_size_is_not_searched_for(job: Job) -> None:
-    with pytest.raises(fs.ConfigError, match="auto_find_batch_size"):
-        FeedstockTrainer(Model(), arguments(job, auto_find_batch_size=True), train_dataset=pipeline(job))
+def test_batch_sizes_are_searched_for_with_a_pipeline_only(job: Job) -> None:
+    loader = pipeline(job).loader(output="torch")
+    with pytest.raises(
+        fs.ConfigError, match="auto_find_batch_size starts over .*; give Trainer the pipeline"
+    ):
+        FeedstockTrainer(Model(), arguments(job, auto_find_batch_size=True), train_dataset=loader)
+
+
+def test_an_unknown_option_of_loaders_names_the_one_that_was_meant(job: Job) -> None:
+    options: Any = {"devise": "cpu"}
+    with pytest.raises(TypeError, match=r"loader_options has no option 'devise' \(did you mean 'device'\?\)"):
+        FeedstockTrainer(Model(), arguments(job), train_dataset=pipeline(job), loader_options=options)
 
 
 def test_a_checkpoint_without_a_place_is_refused(job: Job) -> None:

@@ -16,17 +16,21 @@ from served import worker
 import feedstock as fs
 from feedstock._options import DEFAULTS, documentation
 
-#: Every function that makes a loader: its module, its name, the options that it lacks, and its default of ``output``.
+#: Defaults of the adapters that know the trainer's device.
+TRAINERS = {"output": "torch", "device": "auto"}
+
+#: Every function that makes a loader: its module, its name, the options that it lacks, and its own defaults.
 FUNCTIONS = [
-    ("feedstock", "Loader.__init__", (), "batch"),
-    ("feedstock", "Pipeline.loader", (), "batch"),
-    ("feedstock.torch", "loader", (), "torch"),
-    ("feedstock.lightning", "FeedstockDataModule.__init__", ("restart",), "torch"),
-    ("feedstock.huggingface.accelerate", "loader", (), "torch"),
-    ("feedstock.ray.iterator", "DataIterator.__init__", (), "torch"),
-    ("feedstock.ray.train", "DataConfig.__init__", ("restart",), "torch"),
-    ("feedstock.ray.fleet.handle", "FleetHandle.loader", (), "batch"),
-    ("feedstock.adaptdl", "AdaptDLLoader.__init__", ("restart",), "torch"),
+    ("feedstock", "Loader.__init__", (), {}),
+    ("feedstock", "Pipeline.loader", (), {}),
+    ("feedstock.torch", "loader", (), {"output": "torch"}),
+    ("feedstock.lightning", "FeedstockDataModule.__init__", ("restart",), TRAINERS),
+    ("feedstock.huggingface.accelerate", "loader", (), TRAINERS),
+    ("feedstock.ray.iterator", "DataIterator.__init__", (), TRAINERS),
+    ("feedstock.ray.train", "DataConfig.__init__", ("restart",), TRAINERS),
+    ("feedstock.ray.fleet.handle", "FleetHandle.loader", (), {}),
+    ("feedstock.adaptdl", "AdaptDLLoader.__init__", ("restart",), {"output": "torch"}),
+    ("feedstock.adaptive", "AdaptiveLoader.__init__", ("restart",), {"output": "torch"}),
 ]
 
 
@@ -37,13 +41,13 @@ def found(module: str, name: str) -> Callable[..., Any]:
     return value
 
 
-@pytest.mark.parametrize(("module", "name", "without", "output"), FUNCTIONS)
-def test_help_shows_every_option_with_its_default(module, name, without, output):
+@pytest.mark.parametrize(("module", "name", "without", "defaults"), FUNCTIONS)
+def test_help_shows_every_option_with_its_default(module, name, without, defaults):
     function = found(module, name)
     parameters = inspect.signature(function).parameters
     owner = found(module, name.removesuffix(".__init__"))
     text = pydoc.render_doc(owner, renderer=pydoc.plaintext)
-    for option, default in {**DEFAULTS, "output": output}.items():
+    for option, default in {**DEFAULTS, **defaults}.items():
         if option in without:
             continue
         assert parameters[option].default == default
@@ -204,6 +208,10 @@ def test_ray_data_config_separates_ray_options(imagenet):
     }
     again = pickle.loads(pickle.dumps(shard["train"]))
     assert again._options == shard["train"]._options
+    with pytest.raises(
+        TypeError, match=r"'devise' \(did you mean 'device'\?\); it takes .*enable_shard_locality"
+    ):
+        train.DataConfig(devise="cuda")
 
 
 def test_lightning_takes_options_for_all_of_its_loaders(imagenet):

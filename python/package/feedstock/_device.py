@@ -57,6 +57,19 @@ def _own_device() -> int:
     return 0 if torch is not None and torch.cuda.device_count() == 1 else int(text)
 
 
+def trainers_gpu(device: Any) -> Any:
+    """Returns a trainer's device if batches can be delivered on it, which needs CUDA; None for all others.
+
+    Args:
+        device: A torch.device or its name; None if it is unknown.
+    """
+    if device is None or str(device).partition(":")[0] != "cuda":
+        return None
+    torch = imported_torch()
+    # AMD's GPUs have the same name in torch.
+    return None if torch is not None and getattr(torch.version, "hip", None) else device
+
+
 def import_torch() -> Any:
     """Imports torch; raises ConfigError if that fails."""
     try:

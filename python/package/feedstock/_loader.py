@@ -12,6 +12,7 @@ import numpy as np
 
 from feedstock._agreement import Agreement
 from feedstock._ahead import Ahead
+from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
 from feedstock._device import current_stream, import_torch, imported_torch
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
@@ -89,7 +90,9 @@ class Loader:
         self._placed = True  # by load_state_dict, seek or set_epoch, and not moved from since
         self._taken: tuple[int, int] | None = None  # (epoch, position) of a batch on its way to the caller
         self._iterations = 0
-        self._totals: dict[str, float | None] = {}  # as reconfigure was given them
+        self._resized: dict[str, float | None] = {}  # the batch size that reconfigure was given last
+        # Statistics and ledger of a run whose memory was released.
+        self._last_run: tuple[dict[str, Any], dict[str, Any] | None] = ({}, None)
         self._agreement = Agreement() if world_size > 1 else None  # until all ranks agree
         _live.add(self)
         if source is not None:
@@ -104,7 +107,7 @@ class Loader:
             self._native.abandon_epoch(self.epoch)
             self._discard()
         self._iterations += 1
-        return _Batches(self, self._iterations)
+        return Batches(self, self._iterations)
 
     def _next(self) -> Any:
         if self._agreement is not None and self._agreement.before_batch(self):
@@ -192,7 +195,8 @@ class Loader:
     @property
     def _step_shape(self) -> dict[str, Any]:
         """The options that cut an epoch into steps: equal on all ranks that train together."""
-        return {"global batch size": self.global_batch_size, **self.pipeline._batch, **self._totals}
+        totals = {name: size for name, size in self._resized.items() if name in ("total", "global_total")}
+        return {"global batch size": self.global_batch_size, **self.pipeline._batch, **totals}
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the start of ``epoch``.
@@ -341,7 +345,7 @@ class Loader:
         if before != after:
             self._discard()
         if any(size is not None for size in sizes.values()):
-            self._totals = {"total": total, "global_total": global_total}
+            self._resized = sizes
 
     def start_prefetch(self) -> None:
         """Begins to fetch and decode, for example while the program builds its model.
@@ -362,7 +366,7 @@ class Loader:
         - ``hedges``: how often rows of a slow worker were also requested from another one. ``hedged_samples``: the
           number of these rows. Both are 0 while no worker is slow.
         """
-        return self._native.stats()
+        return self._native.stats() or self._last_run[0]
 
     def ledger(self) -> dict[str, Any] | None:
         """Returns the proof of exactly-once delivery for the current epoch, or the one that just ended.
@@ -372,9 +376,9 @@ class Loader:
         Returns:
             ``epoch``; ``planned`` and ``delivered``, the samples of this rank; ``padded`` and ``substituted`` rows;
             ``digest_planned`` and ``digest_delivered``; and ``exact``, which is true if both agree. None before
-            anything runs.
+            anything runs, and after ``close``.
         """
-        return self._native.ledger()
+        return self._native.ledger() or self._last_run[1]
 
     def skip_report(self) -> dict[str, Any]:
         """Returns the samples that ``on_error("skip")`` skipped.
@@ -411,8 +415,15 @@ class Loader:
         """Stops reading and decoding, and frees all memory except that of batches that are still held.
 
         The position is kept: iterating again starts there. Functions of ``map_python`` that are running are waited
-        for, up to 10 s.
+        for, up to 10 s. A loader with ``restart=True`` frees its memory at the end of every iteration.
         """
+        self._release()
+        self._last_run = {}, None
+
+    def _release(self) -> None:
+        """Does the same as ``close``, but keeps the statistics and the ledger."""
+        stats = self._native.stats()
+        last_run = (stats, self._native.ledger()) if stats else self._last_run
         if self._undelivered() is not None:
             self._go(self._state()[2])
         try:
@@ -420,6 +431,7 @@ class Loader:
                 self._ahead.close()
         finally:
             self._native.stop()
+            self._last_run = last_run
 
     def __enter__(self) -> Loader:
         return self
@@ -451,35 +463,28 @@ class Loader:
         self._native.load_state(cursor, on_change)
         self._discard()  # only now: a move that fails must lose nothing
 
+    def _take_over(self, former: Loader) -> None:
+        """Continues where ``former`` is, with its batch size, and closes it. Its iterators end with an error."""
+        sizes = {name: size for name, size in former._resized.items() if size is not None}
+        if sizes:
+            self.reconfigure(**sizes)  # type: ignore[arg-type]
+        state = former.state_dict()
+        if (state["epoch"], state["position"]) != (0, 0):
+            self.load_state_dict(state)
+            self._placed = former._placed
+        former._iterations += 1
+        former.close()
+
+    def _end_iteration(self, number: int) -> None:
+        """Frees the memory of an evaluation, unless a newer iteration uses it."""
+        if self.restart and self._iterations == number:
+            self._release()
+
     def _discard(self) -> None:
         self._taken = None
+        self._last_run = {}, None
         if self._ahead is not None:
             self._ahead.clear()
-
-
-class _Batches:
-    """One iteration of a loader. It keeps no reference to a batch, which would hold a slot."""
-
-    def __init__(self, loader: Loader, number: int) -> None:
-        self._loader = loader
-        self._number = number
-        self._ended = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._ended:
-            raise StopIteration
-        if self._loader._iterations != self._number:
-            raise RuntimeError(
-                "this iterator was invalidated by a later iter() of the same loader; use that one, or make two loaders"
-            )
-        try:
-            return self._loader._next()
-        except StopIteration:
-            self._ended = True
-            raise
 
 
 _live: weakref.WeakSet[Loader] = weakref.WeakSet()

@@ -16,11 +16,23 @@ if TYPE_CHECKING:
 Output = Literal["batch", "numpy", "torch"]
 
 
-class LoaderOptions(TypedDict, total=False):
+class SharedOptions(TypedDict, total=False):
+    """The options that loaders of training and of evaluation may share; see ``LoaderOptions``."""
+
+    workers: WorkersLike | None
+    output: Output
+    device: Any
+    finish: Mapping[str, Finish] | None
+    depth: int
+    static: bool
+    nvjpeg: float
+
+
+class LoaderOptions(SharedOptions, total=False):
     """Keywords of every function that makes a loader.
 
     ``Pipeline.loader`` takes them, and so do ``feedstock.torch.loader`` and the loaders for Lightning, Accelerate,
-    Transformers, Ray Train and AdaptDL. Annotate a dict with this class to pass options on:
+    Transformers, Ray Train, AdaptDL and ``AdaptiveLoader``. Annotate a dict with this class to pass options on:
 
         options: fs.LoaderOptions = {"workers": "host:7070", "output": "torch"}
 
@@ -38,7 +50,9 @@ class LoaderOptions(TypedDict, total=False):
             ``"cuda"`` picks, in this order: torch's current device, if you set one other than 0; ``LOCAL_RANK`` under
             torchrun; 0. Numeric columns are tensors on that device, copied from page-locked memory while the model
             computes. Without CUDA, batches stay in host memory, and one warning is logged. ``"cpu"`` is host memory
-            without a warning.
+            without a warning. ``"auto"`` is the default for Lightning, Accelerate, Transformers and Ray Train, which
+            know the trainer's device: its GPU, or host memory if it has none, if ``output`` is not ``"torch"``, or if
+            the pipeline has functions of ``map_python``.
         finish: Work that the device does, by mapped column: ``{"image": fs.finish_pictures("bfloat16")}``.
         depth: Batches on the device ahead of the one in use, at least 1; default 2.
         static: ``True``: every batch has the same addresses for the life of the loader, as CUDA graphs need. The next
@@ -51,14 +65,7 @@ class LoaderOptions(TypedDict, total=False):
             two levels (measured on an H100).
     """
 
-    workers: WorkersLike | None
-    output: Output
     restart: bool
-    device: Any
-    finish: Mapping[str, Finish] | None
-    depth: int
-    static: bool
-    nvjpeg: float
 
 
 #: The value of every option that is not given, unless a function documents another one.
@@ -78,7 +85,7 @@ C = TypeVar("C", bound=type[Any])
 
 
 def takes_loader_options(
-    *, without: Collection[str] = (), others: bool = False, **defaults: Any
+    *, without: Collection[str] = (), others: Callable[..., Any] | None = None, **defaults: Any
 ) -> Callable[[F], F]:
     """Returns a decorator for a function that ends in ``**options: Unpack[LoaderOptions]``.
 
@@ -87,23 +94,25 @@ def takes_loader_options(
 
     Args:
         without: Options that the function does not take.
-        others: Whether the function takes further keywords, which are not checked.
+        others: A function whose keywords are taken, too, and passed on.
         **defaults: Defaults that differ from ``DEFAULTS``.
     """
     offered = {name: value for name, value in {**DEFAULTS, **defaults}.items() if name not in without}
+    theirs = [] if others is None else list(inspect.signature(others).parameters.values())
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
         named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        rest = [one for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD] if others else []
         own = {one.name for one in named}
+        rest = [one.replace(kind=one.KEYWORD_ONLY) for one in theirs if one.name not in own]
+        known = [one.name for one in named if one.name != "self"]
+        known += [*offered, *(one.name for one in rest)]
 
         @functools.wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:
             for name in keywords:
-                if not (others or name in offered or name in own):
-                    known = [one.name for one in named if one.name != "self"]
-                    raise TypeError(_unknown(function.__qualname__, name, [*known, *offered]))
+                if name not in known:
+                    raise TypeError(_unknown(function.__qualname__, name, known))
             return function(*args, **{**offered, **keywords})
 
         options = [
@@ -131,10 +140,27 @@ def chosen(options: Mapping[str, Any]) -> LoaderOptions:
     return {name: options[name] for name in DEFAULTS if name in options}  # type: ignore[return-value]
 
 
+def given(options: LoaderOptions, defaults: LoaderOptions) -> LoaderOptions:
+    """Returns those of ``options`` that differ from ``defaults``."""
+    return {name: value for name, value in options.items() if value != defaults.get(name)}  # type: ignore[return-value]
+
+
+def check_names(argument: str, options: Mapping[str, Any]) -> None:
+    """Raises TypeError if a key of the dict that was passed as ``argument`` is not the name of an option."""
+    for name in options:
+        if name not in DEFAULTS:
+            raise TypeError(
+                f"{argument} has no option {name!r}{_hint(name, list(DEFAULTS))}; it takes {', '.join(DEFAULTS)}"
+            )
+
+
 def _unknown(function: str, name: str, known: list[str]) -> str:
+    return f"{function}() got an unexpected keyword argument {name!r}{_hint(name, known)}; it takes {', '.join(known)}"
+
+
+def _hint(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, 1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"{function}() got an unexpected keyword argument {name!r}{hint}; it takes {', '.join(known)}"
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _annotation(name: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from feedstock import _device
 from feedstock._check import one_of, whole
 from feedstock._device import find_libraries, ordinal_of
 from feedstock._options import DEFAULTS, LoaderOptions
@@ -23,10 +24,7 @@ def check(options: LoaderOptions, *, has_functions: bool) -> None:
     """Raises ConfigError for options that contradict each other or the pipeline."""
     one_of("output", options["output"], _OUTPUTS)
     finish = options["finish"] or {}
-    others = ("static", "depth", "nvjpeg")
-    if options["device"] is None and (
-        finish or any(options.get(name) != DEFAULTS.get(name) for name in others)
-    ):
+    if options["device"] is None and needs_device(options):
         raise ConfigError(
             'finish, depth, static and nvjpeg need a device: device="cuda", or "cpu" to finish in host memory'
         )
@@ -40,6 +38,33 @@ def check(options: LoaderOptions, *, has_functions: bool) -> None:
         raise ConfigError(
             f'numpy has no bfloat16, the dtype of finish for {bfloats}; use another dtype, or output="torch"'
         )
+
+
+def for_trainer(options: LoaderOptions, device: Any, *, has_functions: bool) -> LoaderOptions:
+    """Returns the options of a loader whose batches a trainer would move to its device; replaces ``device="auto"``.
+
+    The GPU of the trainer is chosen for tensors. Host memory is chosen for other outputs, and for functions of
+    ``map_python``, which may use numpy. ``finish`` and other options of a device are then done in host memory.
+
+    Args:
+        options: All options of the loader.
+        device: The trainer's device; None if it is unknown.
+        has_functions: Whether the pipeline has functions of ``map_python``.
+    """
+    if options["device"] != "auto":
+        return options
+    place = None
+    if options["output"] == "torch" and not has_functions:
+        place = _device.trainers_gpu(device)
+    if place is None and needs_device(options):
+        place = "cpu"
+    return {**options, "device": place}
+
+
+def needs_device(options: LoaderOptions) -> bool:
+    """Returns whether an option was given that only applies to a loader with a device."""
+    others = ("static", "depth", "nvjpeg")
+    return bool(options["finish"]) or any(options.get(name) != DEFAULTS.get(name) for name in others)
 
 
 def _is_bfloat(how: Finish) -> bool:

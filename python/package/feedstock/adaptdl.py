@@ -19,6 +19,7 @@ AdaptDL 0.2.11 is its last release. It predates two changes in other packages, w
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -67,6 +68,9 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
 
     AdaptDL's checkpoint contains the cursor of the last optimizer step. Micro-batches whose gradients a restart
     discarded are delivered again.
+
+    Batches are in host memory unless `device` names a GPU. When a loop over an evaluation loader ends, the loader frees
+    its memory, if `autoscale_batch_size` was called on the training loader, so that AdaptDL knows which one trains.
 
     Args:
         pipeline: The pipeline; the `tail` of its `batch(…)` applies.
@@ -149,7 +153,7 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
         Replicas stop for a checkpoint between two batches.
         """
         elastic = self._elastic
-        with elastic.context():
+        with elastic.context(), self._released():
             if elastic.skipdone():
                 return
             epoch = current_epoch()
@@ -161,6 +165,15 @@ class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
                 yield from self._pass(self._loader.epoch, None)
             elif not self._checkpoint.take_restored(epoch):
                 yield from self._pass(epoch, None)
+
+    @contextlib.contextmanager
+    def _released(self) -> Iterator[None]:
+        """Frees the memory of a loader that is iterated in the block, if another one is AdaptDL's training loader."""
+        try:
+            yield
+        finally:
+            if self._elastic._training not in (None, self._elastic):
+                self._loader._release()
 
     def _pass(self, pass_: int, epoch: int | None) -> Iterator[Any]:
         """Yields the rest of a pass over the data; with `epoch`, up to that epoch's progress."""

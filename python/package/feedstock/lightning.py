@@ -25,6 +25,7 @@ except ModuleNotFoundError:  # the same under its older name
 
 from feedstock._agreement import of_all_ranks
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
+from feedstock._setup import for_trainer
 from feedstock.errors import ConfigError
 from feedstock.torch import Coordinates
 
@@ -42,7 +43,11 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
     """Pipelines as Lightning's training, validation, test and prediction data.
 
     Each rank makes its loaders when Lightning requests them, with the strategy's data-parallel rank and world size.
-    The default of `output` is `"torch"`: batches are plain dicts, which Lightning moves to the device.
+    The default of `output` is `"torch"`: batches are plain dicts. The default of `device` is `"auto"`: if the strategy
+    trains on a GPU, the loaders copy the batches to it from page-locked memory while the model computes, and Lightning
+    finds them there.
+
+    The training loader frees its memory when `Trainer.fit` ends, and a loader of another stage when its loop ends.
 
     The training loader keeps its position. A second `Trainer.fit` of the same trainer continues. A new trainer begins
     at epoch 0, or where the checkpoint of `ckpt_path` was saved, in the middle of an epoch or at its end. World size
@@ -55,11 +60,11 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
             `batch(n, tail="pad")` and leave out rows where `valid` is False.
         test: As `val`.
         predict: As `val`.
-        **options: See `LoaderOptions`. They apply to all loaders. With `output="batch"`, the module's
-            `transfer_batch_to_device` must handle `feedstock.Batch`.
+        **options: See `LoaderOptions`. They apply to all loaders. With `output="batch"`, batches are in host memory
+            unless `device` names one, and the module's `transfer_batch_to_device` must handle `feedstock.Batch`.
     """
 
-    @takes_loader_options(output="torch", without=("restart",))
+    @takes_loader_options(output="torch", device="auto", without=("restart",))
     def __init__(
         self,
         train: Pipeline | None = None,
@@ -75,6 +80,7 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         self.train_loader: Loader | None = None
         """The loader of the latest `Trainer.fit` on this rank, for `ledger()`, `stats()` and `skip_report()`."""
         self._trainer_of_loader: Any = None
+        self._evaluations: dict[str, list[Loader]] = {}  # by stage
         self._restored: dict[str, Any] | None = None
 
     def train_dataloader(self) -> Loader:
@@ -86,9 +92,7 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
                 f"{type(pipeline).__name__}"
             )
         if self.train_loader is None or self._trainer_of_loader is not self.trainer:
-            rank, world_size = self._coordinates()
-            self.train_loader = pipeline.loader(rank, world_size, **self._options)
-            self.train_loader._agreement = of_all_ranks()
+            self.train_loader = self._loader(pipeline, restart=False)
             self._trainer_of_loader = self.trainer
             if self.trainer is not None:
                 self.trainer.callbacks.append(_AlignProgress(self))
@@ -123,22 +127,62 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         if self.train_loader is not None and self._trainer_of_loader is self.trainer:
             self.train_dataloader()  # Lightning has the loader and will not request it again
 
+    def teardown(self, stage: str) -> None:
+        """Frees the memory of the training loader after `fit`. It keeps its position and its ledger."""
+        if stage == "fit" and self.train_loader is not None:
+            self.train_loader._release()
+
     def _evaluation_loaders(self, stage: str) -> list[Loader]:
         pipelines = self.pipelines[stage]
         if pipelines is None:
             return []
         pipelines = pipelines if isinstance(pipelines, Sequence) else [pipelines]
-        rank, world_size = self._coordinates()
-        options: LoaderOptions = {**self._options, "restart": True}
-        loaders = [pipeline.loader(rank, world_size, **options) for pipeline in pipelines]
-        for loader in loaders:
-            loader._agreement = of_all_ranks()
+        loaders = [self._loader(pipeline, restart=True) for pipeline in pipelines]
+        self._evaluations[stage] = loaders
+        if self.trainer is not None and not any(_frees(one, self) for one in self.trainer.callbacks):
+            self.trainer.callbacks.append(_FreeMemory(self))
         return loaders
+
+    def _loader(self, pipeline: Pipeline, *, restart: bool) -> Loader:
+        rank, world_size = self._coordinates()
+        device = None if self.trainer is None else self.trainer.strategy.root_device
+        options: LoaderOptions = {**self._options, "restart": restart}
+        options = for_trainer(options, device, has_functions=bool(pipeline._functions))
+        loader = pipeline.loader(rank, world_size, **options)
+        loader._agreement = of_all_ranks()
+        return loader
 
     def _coordinates(self) -> Coordinates:
         """Returns what the strategy gives a `DistributedSampler`; with model parallelism, the data-parallel group's."""
         places = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         return Coordinates(0, 1) if places is None else Coordinates(places["rank"], places["num_replicas"])
+
+
+class _FreeMemory(Callback):  # type: ignore[misc]
+    """Frees the memory of evaluation loaders when a loop over them ends.
+
+    Lightning counts the batches. It does not ask for one after the last, and keeps the iterator until the next loop.
+    """
+
+    def __init__(self, data: FeedstockDataModule) -> None:
+        self.data = data
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._free("val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._free("test")
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._free("predict")
+
+    def _free(self, stage: str) -> None:
+        for loader in self.data._evaluations.get(stage, ()):
+            loader._release()
+
+
+def _frees(callback: Callback, data: FeedstockDataModule) -> bool:
+    return isinstance(callback, _FreeMemory) and callback.data is data
 
 
 class _AlignProgress(Callback):  # type: ignore[misc]

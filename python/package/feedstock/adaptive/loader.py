@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedstock import ConfigError
 from feedstock._check import real, whole
+from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
 
 from .accumulator import Accumulator
 from .autoscaler import MIN_SPEEDUP, Autoscaler, Decision
@@ -28,13 +29,15 @@ from .exchange import Exchange, default_exchange
 from .goodput import Limits
 from .noise import GradientStatistics
 from .scaling import AdaScale, ScalingRule
+from .source import with_options
 from .throughput import Configuration
 from .tuner import Tuner
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import Unpack
 
-    from feedstock import Loader
+    from feedstock import Loader, Pipeline
     from feedstock.ray import DataIterator
 
 log = logging.getLogger(__name__)
@@ -42,11 +45,12 @@ log = logging.getLogger(__name__)
 INTERVAL_STEPS = 100  # between decisions: a change costs a refill of the pipeline, about one step
 
 
+@documents_loader_options
 class AdaptiveLoader:
     """A `Loader` whose batch size follows the goodput, with epochs, sums and state for elastic training.
 
     ```python
-    loader = AdaptiveLoader(pipeline.loader(rank=rank, world_size=world_size, output="torch"))
+    loader = AdaptiveLoader(pipeline, device="cuda")    # this rank's of torch.distributed
     loader.autoscale_batch_size(max_batch_size=4096, local_bsz_bounds=(32, 256))
     loader.watch(model)
     for epoch in loader.remaining_epochs_until(90):
@@ -61,8 +65,8 @@ class AdaptiveLoader:
     ```
 
     Args:
-        loader: A loader, or the result of `ray.train.get_dataset_shard`, with batches of a number of rows, not of a
-            total length.
+        loader: A pipeline, of which `feedstock.torch.loader` makes this rank's loader; a loader; or the result of
+            `ray.train.get_dataset_shard`. Its batches have a number of rows, not a total length.
         rule: How the learning rate follows the batch size; default: `AdaScale()`.
         exchange: How the processes communicate; default: torch.distributed. All that run a step together take part.
         interval: Optimizer steps between decisions, at least 2; default 100.
@@ -70,15 +74,18 @@ class AdaptiveLoader:
         smoothing: The weight that the average noise scale keeps at a step of the initial batch size, between 0 and 1;
             default 0.999.
         clock: Returns monotonic seconds; default: `time.perf_counter`.
+        **options: See `LoaderOptions`; the default of `output` is `"torch"`. For the result of `get_dataset_shard`,
+            those that differ from their defaults replace its own. A loader keeps the options that it was made with.
 
     Raises:
-        ConfigError: The loader's batches are bounded by a total, it was made with `restart=True`, or a number is out of
-            range.
+        ConfigError: The loader's batches are bounded by a total, it was made with `restart=True`, options are given
+            for it, or a number is out of range.
     """
 
+    @takes_loader_options(output="torch", without=("restart",))
     def __init__(
         self,
-        loader: Loader | DataIterator,
+        loader: Pipeline | Loader | DataIterator,
         *,
         rule: ScalingRule | None = None,
         exchange: Exchange | None = None,
@@ -86,7 +93,9 @@ class AdaptiveLoader:
         min_speedup: float = MIN_SPEEDUP,
         smoothing: float = 0.999,
         clock: Callable[[], float] = time.perf_counter,
+        **options: Unpack[LoaderOptions],
     ) -> None:
+        loader = with_options(loader, options)
         initial = loader.global_batch_size
         if initial is None:
             raise ConfigError(

@@ -7,11 +7,13 @@ unchanged. A loader is a plain iterable, so it may be given to ``prepare`` or no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from .. import torch as feedstock_torch
 from .._agreement import of_all_ranks
 from .._options import LoaderOptions, takes_loader_options
+from .._setup import for_trainer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -33,12 +35,17 @@ def coordinates(accelerator: Accelerator) -> feedstock_torch.Coordinates:
     return feedstock_torch.coordinates(mesh, data_dims=names) if names else feedstock_torch.Coordinates(0, 1)
 
 
-@takes_loader_options(output="torch")
+@takes_loader_options(output="torch", device="auto")
 def loader(accelerator: Accelerator, pipeline: Pipeline, **options: Unpack[LoaderOptions]) -> Loader:
     """Makes the loader of this process's data-parallel rank and registers it with ``register_for_checkpointing``.
 
-    The default of ``output`` is ``"torch"``. Without ``device``, batches are on the CPU; move them with
-    ``accelerate.utils.send_to_device(batch, accelerator.device)``.
+    The default of ``output`` is ``"torch"``. The default of ``device`` is ``"auto"``: batches are on
+    ``accelerator.device`` if that is a GPU, copied from page-locked memory while the model computes. With
+    ``Accelerator(device_placement=False)`` they are in host memory.
+
+    The accelerator does not keep the loader alive. Under ``accelerate.utils.find_executable_batch_size``, make the
+    loader in the decorated function: when an attempt ends with an error, its loader frees its memory and is not
+    checkpointed any more.
 
     ``accelerator.accumulate(model)`` counts steps and does not see an epoch's end. Let
     ``gradient_accumulation_steps`` divide ``len(loader)``, or the epoch's last gradients are applied with the next
@@ -55,8 +62,38 @@ def loader(accelerator: Accelerator, pipeline: Pipeline, **options: Unpack[Loade
         ConfigError: As for ``Pipeline.loader``.
     """
     rank, world_size = coordinates(accelerator)
+    device = accelerator.device if accelerator.device_placement else None
+    options = for_trainer(options, device, has_functions=bool(pipeline._functions))
     made = pipeline.loader(rank, world_size, **options)
     made._agreement = of_all_ranks()
     if not options["restart"]:
-        accelerator.register_for_checkpointing(made)
+        position = _Position(made)
+        accelerator.register_for_checkpointing(position)
+        weakref.finalize(made, _forget, weakref.ref(accelerator), position).atexit = False
     return made
+
+
+class _Position:
+    """The state of a loader that it does not keep alive."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = weakref.ref(loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the loader's state."""
+        return self._alive().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Moves the loader."""
+        self._alive().load_state_dict(state)
+
+    def _alive(self) -> Loader:
+        loader = self._loader()
+        assert loader is not None, "the accelerator forgets it with the loader"
+        return loader
+
+
+def _forget(accelerator: weakref.ref[Accelerator], position: _Position) -> None:
+    """Reverses ``register_for_checkpointing``, for which Accelerate has no function."""
+    if (alive := accelerator()) is not None and position in alive._custom_objects:
+        alive._custom_objects.remove(position)

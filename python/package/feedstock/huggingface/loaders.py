@@ -122,7 +122,13 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Drops the loader, so that the next ``train()`` does not begin at its end."""
-        self.loader = None
+        self.release()
+
+    def release(self) -> None:
+        """Drops the loader, and frees its memory although Trainer keeps it."""
+        loader, self.loader = self.loader, None
+        if loader is not None:
+            loader.loader._release()
 
 
 class EvalLoader:

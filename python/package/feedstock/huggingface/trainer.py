@@ -20,7 +20,8 @@ from transformers import Trainer
 
 from .. import ConfigError, Dataset, Loader, Pipeline
 from .._agreement import of_all_ranks
-from .._options import DEFAULTS, LoaderOptions
+from .._options import DEFAULTS, LoaderOptions, check_names
+from .._setup import for_trainer
 from .accelerate import coordinates
 from .loaders import EvalLoader, LoaderState, TrainerLoader
 
@@ -39,23 +40,31 @@ class TrainerMixin(_Base):  # type: ignore[misc]
 
     ``prepare_batch`` converts batches to the model's arguments. The pipeline sets the batch size:
     ``per_device_train_batch_size`` must agree with it, and samplers and ``dataloader_*`` arguments do not apply. Use
-    ``batch(global_batch_size=…)`` if the world size may change between a checkpoint and its resume.
+    ``batch(global_batch_size=…)`` if the world size may change between a checkpoint and its resume. With
+    ``auto_find_batch_size``, the pipeline sets the first batch size that is tried.
+
+    Batches are on ``args.device`` if that is a GPU, copied from page-locked memory while the model computes. Training
+    loaders free their memory when ``train()`` ends or tries another batch size; those of evaluation when a loop ends.
 
     For evaluation use ``batch(n, tail="pad")``: each sample is evaluated, and predictions and metrics leave padding
     out. (A loss that the model computes is a mean over its batch, padding included, as with torch's DataLoader.)
 
     Args:
         *args: As for Trainer.
-        loader_options: :class:`feedstock.LoaderOptions` of all loaders, such as ``{"workers": "ray"}``. Trainer sets
-            ``output`` and ``restart``, and holds several batches at a time, so ``static`` is not possible.
+        loader_options: :class:`feedstock.LoaderOptions` of all loaders, such as ``{"workers": "ray"}``. The default of
+            ``device`` is ``"auto"``. Trainer sets ``output`` and ``restart``, and holds several batches at a time, so
+            ``static`` is not possible.
         **kwargs: As for Trainer.
 
     Raises:
-        ConfigError: A pipeline together with ``data_collator`` or ``auto_find_batch_size``; a batch size that differs
-            from Trainer's; a resume whose epoch is ambiguous; an option of ``loader_options`` that Trainer sets.
+        ConfigError: A pipeline together with ``data_collator``; a :class:`feedstock.Loader` together with
+            ``auto_find_batch_size``; a batch size that differs from Trainer's; a resume whose epoch is ambiguous; an
+            option of ``loader_options`` that Trainer sets.
+        TypeError: An option of ``loader_options`` is unknown.
     """
 
     def __init__(self, *args: Any, loader_options: LoaderOptions | None = None, **kwargs: Any) -> None:
+        check_names("loader_options", loader_options or {})
         self._loader_options: LoaderOptions = {**(loader_options or {})}
         if fixed := [name for name in ("output", "restart", "static") if name in self._loader_options]:
             raise ConfigError(f"loader_options must not have {', '.join(fixed)}, which Trainer decides")
@@ -83,14 +92,17 @@ class TrainerMixin(_Base):  # type: ignore[misc]
             raise ConfigError(
                 "gradient_accumulation_steps > 1 needs transformers 5, whose Trainer has _run_epoch"
             )
-        if self.args.auto_find_batch_size:
-            raise ConfigError("auto_find_batch_size cannot change the pipeline's batch size; set it to False")
+        if self.args.auto_find_batch_size and isinstance(self.train_dataset, Loader):
+            raise ConfigError(
+                "auto_find_batch_size starts over with other batches after an error, and a Loader would continue where "
+                "the error was; give Trainer the pipeline"
+            )
         self.args.ignore_data_skip = True
         states = [
             callback for callback in self.callback_handler.callbacks if isinstance(callback, LoaderState)
         ]
         for state in states:
-            state.loader = None  # of a train() that ended with an error
+            state.release()  # the loader of a train() that ended with an error
         if not states:
             self.add_callback(LoaderState())
 
@@ -118,7 +130,16 @@ class TrainerMixin(_Base):  # type: ignore[misc]
         self._prepare_to_resume()
         loader, dataset = self._loader(self.train_dataset, restart=False)
         if loader.global_batch_size is not None:  # no total bounds the batches
-            self._check_batch_size(loader, self._train_batch_size, "per_device_train_batch_size")
+            searches = self.args.auto_find_batch_size
+            expected = self.args.train_batch_size if searches else self._train_batch_size
+            self._check_batch_size(loader, expected, "per_device_train_batch_size")
+            if searches and expected != self._train_batch_size:  # after an error, or as the checkpoint has it
+                loader.reconfigure(global_batch_size=self._train_batch_size * loader.world_size)
+        elif self.args.auto_find_batch_size:
+            raise ConfigError(
+                "auto_find_batch_size counts rows, and a total bounds the pipeline's batches; use batch(batch_size) or "
+                "set it to False"
+            )
         return TrainerLoader(loader, self.prepare_batch, dataset)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -165,9 +186,11 @@ class TrainerMixin(_Base):  # type: ignore[misc]
             return data, None
         rank, world_size = coordinates(self.accelerator)
         pipeline = data.options(slots=max(slots, data._native.slots))
-        options: LoaderOptions = {**self._loader_options, "output": "torch", "restart": restart}
-        if options.get("device") is not None:
-            options["depth"] = options.get("depth", DEFAULTS["depth"]) + held
+        chosen: LoaderOptions = {"device": "auto", **self._loader_options}
+        options: LoaderOptions = {**DEFAULTS, **chosen, "output": "torch", "restart": restart}
+        options = for_trainer(options, self.args.device, has_functions=bool(pipeline._functions))
+        if options["device"] is not None:
+            options["depth"] += held
         made = pipeline.loader(rank, world_size, **options)
         made._agreement = of_all_ranks()
         return made, data.dataset

@@ -113,17 +113,18 @@ class Move:
     def __init__(self, device: str | torch.device, pin_memory: bool) -> None:
         import torch
 
-        if device == "auto":
-            device = _train_device() or "cpu"
         self._device = torch.device(device)
         self._pin = pin_memory and torch.cuda.is_available()
         self._tensor = torch.Tensor
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, self._tensor):
-            value = value.pin_memory() if self._pin else value
+            if value.device == self._device:
+                return value
+            pin = self._pin and value.device.type == "cpu"
+            value = value.pin_memory() if pin else value
             # A copy from a slot must end before the slot is returned; torch tracks copies of the memory that it owns.
-            return value.to(self._device, non_blocking=self._pin)
+            return value.to(self._device, non_blocking=pin)
         if isinstance(value, dict):
             return {name: self(part) for name, part in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -135,7 +136,7 @@ class Move:
         return value  # also a list of strings
 
 
-def _train_device() -> torch.device | None:
+def train_device() -> torch.device | None:
     """Returns the device that Ray Train gave this worker; None outside of a worker."""
     import sys
 

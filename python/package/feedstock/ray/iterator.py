@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from .. import Batch, ConfigError, Loader, Pipeline
 from .._check import one_of
 from .._options import LoaderOptions, Output, documents_loader_options, takes_loader_options
-from .convert import CONVERT, FORMATS, Batches, Move, collated, torch_with
+from .._setup import for_trainer, needs_device
+from .convert import CONVERT, FORMATS, Batches, Move, collated, torch_with, train_device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,14 +46,19 @@ class DataIterator:
     new objects at the start of epoch 0, to be moved by ``load_state_dict``. The loader is opened when it is first
     needed, in the process that needs it. Until then the object can be pickled.
 
+    With ``device="auto"``, the default, ``iter_torch_batches`` delivers on the worker's GPU: page-locked slots are
+    copied while the model computes. Plain iteration, ``iter_batches`` and collate functions use host memory. If a
+    program uses both, the loader is made again at the same position at each change, which costs a refill and begins a
+    new ledger. Any other ``device`` applies to every method, and so does ``finish``.
+
     Args:
         pipeline: The pipeline.
         rank: The rank; default 0.
         world_size: The number of ranks; default 1.
-        **options: See ``LoaderOptions``. The default of ``output`` is ``"torch"``.
+        **options: See ``LoaderOptions``. The default of ``output`` is ``"torch"``, that of ``device`` is ``"auto"``.
     """
 
-    @takes_loader_options(output="torch")
+    @takes_loader_options(output="torch", device="auto")
     def __init__(
         self,
         pipeline: Pipeline | _Recipe,
@@ -66,6 +72,7 @@ class DataIterator:
         self._options = options
         self._output: Output = options["output"]
         self._loader: Loader | None = None
+        self._opened: LoaderOptions = options  # those of the loader
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,22 +92,47 @@ class DataIterator:
     def loader(self) -> Loader:
         """The :class:`feedstock.Loader`, which is opened now if it was not.
 
-        It yields :class:`feedstock.Batch`; with ``map_python``, the results of its functions.
+        It yields :class:`feedstock.Batch`; with ``map_python``, the results of its functions. Another one takes over
+        if a method needs batches elsewhere; see ``device``.
         """
+        loader = self._loader
+        return self._on(self._plain()) if loader is None else loader
+
+    def _plain(self) -> LoaderOptions:
+        """Returns the options of the loader for plain iteration."""
+        return self._for(train_device() if needs_device(self._options) else None)
+
+    def _for(self, device: Any) -> LoaderOptions:
+        """Returns the options of the loader of batches for ``device``."""
+        has_functions = bool(self._recipe.pipeline()._functions)
+        options: LoaderOptions = {**self._options, "output": "torch"}
+        options = for_trainer(options, device, has_functions=has_functions)
+        # Without functions, every form is made of a Batch.
+        return {**options, "output": self._output if has_functions else "batch"}
+
+    def _on(self, options: LoaderOptions) -> Loader:
+        """Returns the loader with these options. If it had others, a new one takes over its position."""
         with self._lock:
-            if self._loader is None:
-                pipeline = self._recipe.pipeline()
-                options = self._options
-                if not pipeline._functions:  # every form is made of a Batch
-                    options = {**options, "output": "batch"}
-                self._loader = pipeline.loader(self._rank, self._world_size, **options)
-            return self._loader
+            former = self._loader
+            if former is not None and options == self._opened:
+                return former
+            made = self._recipe.pipeline().loader(self._rank, self._world_size, **options)
+            if former is not None:
+                made._take_over(former)
+            self._loader, self._opened = made, options
+            return made
+
+    def _choose(self, options: LoaderOptions) -> None:
+        """Replaces options; from the next iteration on."""
+        self._options = {**self._options, **options}
 
     # The methods of feedstock.Loader
 
     def __iter__(self) -> Iterator[Any]:
         """Returns an iterator over an epoch, or the rest of one, whose batches have the form ``output``."""
-        return map(CONVERT[self._output], self.loader)  # unlike a generator, keeps no batch and so no slot
+        return map(
+            CONVERT[self._output], self._on(self._plain())
+        )  # unlike a generator, keeps no batch and so no slot
 
     def __len__(self) -> int:
         """Returns the steps of the whole current epoch, the same on all ranks."""
@@ -188,8 +220,12 @@ class DataIterator:
         self._rank, self._world_size = loader.rank, loader.world_size
 
     def start_prefetch(self) -> None:
-        """Begins to fetch and decode, for example while the training function builds its model."""
-        self.loader.start_prefetch()
+        """Begins to fetch and decode, for example while the training function builds its model.
+
+        Before the first iteration, it prepares batches for ``iter_torch_batches()``.
+        """
+        loader = self._on(self._for(train_device())) if self._loader is None else self._loader
+        loader.start_prefetch()
 
     def samples_in(self, step: int, epoch: int | None = None) -> list[np.ndarray]:
         """Returns the sample ids of a step: one array (uint64 [rows]) for each rank."""
@@ -230,27 +266,33 @@ class DataIterator:
                 on, and must be given on all ranks.
             dtypes: The dtype of all tensors of the pipeline's columns, or a dict by column; default: unchanged.
             device: The device; ``"auto"`` (default): the one that Ray Train gave this worker, or the CPU outside of a
-                worker.
+                worker. For a GPU, the loader copies its page-locked slots while the model computes, unless
+                ``collate_fn`` is given, the pipeline has functions of ``map_python``, or the iterator's own option
+                ``device`` is not ``"auto"``. Otherwise batches are moved when they are taken.
             collate_fn: A function of the batch as NumPy arrays by column (a ``pyarrow.Table`` or ``pandas.DataFrame``
                 for Ray's ``ArrowBatchCollateFn`` or ``PandasBatchCollateFn``). Tensors in its result are moved.
             drop_last: Must agree with the pipeline's ``tail`` if given.
             local_shuffle_buffer_size: Must be ``None``; the pipeline's ``shuffle`` sets the order.
             local_shuffle_seed: Must be ``None``.
-            pin_memory: Page-locks tensors before they are moved; default ``False``. No effect without CUDA.
+            pin_memory: Page-locks tensors in host memory before they are moved; default ``False``. No effect without
+                CUDA.
 
         Raises:
             ConfigError: Arguments contradict each other or the pipeline.
         """
         if collate_fn is not None and dtypes is not None:
             raise ConfigError("collate_fn and dtypes exclude each other; convert in collate_fn")
+        place = (train_device() or "cpu") if device == "auto" else device
+        options = self._for(place if collate_fn is None else None)
+        self._on(options)
         self._prepare(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         collate = torch_with(dtypes) if collate_fn is None else collated(collate_fn)
-        move = Move(device, pin_memory)
+        move = Move(place, pin_memory)
 
         def convert(batch: Any) -> Any:
             return move(collate(batch))
 
-        return Batches(lambda: map(convert, self.loader))
+        return Batches(lambda: map(convert, self._on(options)))
 
     def iter_batches(
         self,
@@ -270,13 +312,15 @@ class DataIterator:
 
         The other arguments are those of :meth:`iter_torch_batches`.
         """
+        options = self._for(None)
+        self._on(options)
         self._prepare(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         convert = FORMATS.get(batch_format or "pyarrow")
         if convert is None:
             raise ConfigError(
                 f"batch_format must be one of {', '.join(map(repr, FORMATS))}; got {batch_format!r}"
             )
-        return Batches(lambda: map(convert, self.loader))
+        return Batches(lambda: map(convert, self._on(options)))
 
     def stats(self) -> str:
         """Returns the loader's statistics as text, one line for each. ``loader.stats()`` returns numbers."""

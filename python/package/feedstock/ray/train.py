@@ -8,13 +8,23 @@ gets (pipeline, rank, world size) and opens the data set.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import ray.train
 
 from .. import ConfigError, Dataset, Pipeline
-from .._options import LoaderOptions, chosen, documents_loader_options, takes_loader_options
+from .._options import LoaderOptions, SharedOptions, chosen, documents_loader_options, takes_loader_options
 from .iterator import DataIterator
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Keywords(SharedOptions, total=False):
+    """Options of a loader, and the keywords of Ray's class."""
+
+    execution_options: Any
+    enable_shard_locality: bool
 
 
 @documents_loader_options
@@ -30,20 +40,24 @@ class DataConfig(ray.train.DataConfig):  # type: ignore[misc]
         datasets_to_split: As in Ray: ``"all"`` (default), or the names of those that are split among the workers. Each
             worker gets all of the others (rank 0 of 1).
         restart: The names of evaluation sets: those that start an epoch at every iteration; default: none.
-        **options: See ``LoaderOptions``. They apply to all loaders; the default of ``output`` is ``"torch"``. Other
-            keywords are those of ``ray.train.DataConfig``, for Ray Data's data sets.
+        **options: See ``LoaderOptions``. They apply to all loaders; the default of ``output`` is ``"torch"``, and that
+            of ``device`` is ``"auto"``, as described at :class:`DataIterator`. Other keywords are those of
+            ``ray.train.DataConfig``, for Ray Data's data sets.
 
     Raises:
+        TypeError: A keyword is neither an option nor one of ``ray.train.DataConfig``.
         ConfigError: A data set has no batches, or ``restart`` names something other than a pipeline.
     """
 
-    @takes_loader_options(output="torch", without=("restart",), others=True)
+    @takes_loader_options(
+        output="torch", device="auto", without=("restart",), others=ray.train.DataConfig.__init__
+    )
     def __init__(
         self,
         datasets_to_split: Literal["all"] | list[str] = "all",
         *,
         restart: Collection[str] = (),
-        **options: Any,
+        **options: Unpack[Keywords],
     ) -> None:
         self._options = chosen(options)
         super().__init__(datasets_to_split, **{k: v for k, v in options.items() if k not in self._options})
