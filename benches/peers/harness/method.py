@@ -252,8 +252,9 @@ def _realistic(results: Results) -> Iterator[str]:
     settings = results.content["settings"]
     options = " ".join(settings.get("s3_realistic", []))
     yield (
-        f"S3, realistic is the same server with `{options}`, which draws the fate of every request. The first byte "
-        "comes after a log-normal time with a median of 27 ms (σ 0.62: 75 ms at 95 %, 114 ms at 99 %). One request in "
+        f"S3, realistic (`s3-realistic`) is the same server with `{options}`, which draws the fate of every request; "
+        "rates are measured as from s3. The first byte comes after a log-normal time with a median of 27 ms (σ 0.62: "
+        "75 ms at 95 %, 114 ms at 99 %). One request in "
         "10⁴ takes 0.5 to 2 s, one in 10⁵ takes 10 s, and one in 10⁴ is never answered. A connection has 85 MB/s "
         "(σ 0.25); 1 % of the bodies come at a tenth of that. All requests share a limit of 5,500 per second, above "
         "which the answer is 503. Neither latency nor rates take CPU time."

@@ -26,6 +26,7 @@ CALIBRATED_ON = "pictures-train"
 
 # Workers to try per core where answers come late: a worker that requests one sample at a time waits for most
 # of the time, and its wait takes no CPU. Of an epoch's 93 batches, each of 32 workers makes about three.
+# Their batches are not held in buffers: the consumer takes each as soon as it is made.
 LATE_NUMBERS = (1, 2, 4, 8, 16)
 MOST_LATE_WORKERS = 32
 
