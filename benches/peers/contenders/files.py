@@ -11,7 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from contenders.clips import number_of
-from contenders.protocol import Job
+from contenders.protocol import RETRY_AFTER_S, Job
+
+# Connections that a client keeps; its default of 10 is fewer than the threads of some contenders.
+CONNECTIONS = 128
 
 
 def listed(job: Job) -> list[tuple[str, int]]:
@@ -60,9 +63,14 @@ def client() -> Any:
     process = os.getpid()
     if process not in _clients:
         import boto3
+        from botocore.config import Config
 
         _clients.clear()
-        _clients[process] = boto3.client("s3")
+        # By default it waits 60 s for an answer before it repeats the request.
+        settings = Config(
+            max_pool_connections=CONNECTIONS, connect_timeout=RETRY_AFTER_S, read_timeout=RETRY_AFTER_S
+        )
+        _clients[process] = boto3.client("s3", config=settings)
     return _clients[process]
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from contenders import clips, files
-from contenders.protocol import SPEECH, Batch, Contender, Job, Loader
+from contenders.protocol import RETRY_AFTER_S, SPEECH, Batch, Contender, Job, Loader
 
 GUIDANCE = (
     "calibrated num_workers, persistent_workers: torch.utils.data documentation, Multi-process Data Loading",
     "prefetch_factor 2, its default",
+    f"boto3 repeats a request after {RETRY_AFTER_S} s instead of 60 s: our choice, as Amazon S3's documentation "
+    "recommends for small objects",
     "one thread of torch in each worker: DataLoader's own default",
     "resume by torchdata's StatefulDataLoader: torchdata documentation, Stateful DataLoader Tutorial",
 )

@@ -23,6 +23,13 @@ from typing import Any
 
 PICTURES = ("pictures-train", "pictures-eval", "pictures-f32")
 SPEECH = ("speech",)
+
+# Storages: local files, the tests' S3 server, and the same server with the latency and failures of a real store.
+LOCAL = "local"
+S3 = "s3"
+REALISTIC = "s3-realistic"
+STORAGES = (LOCAL, S3, REALISTIC)
+
 SIDE = 224
 EVAL_SIDE = 256
 GRID = 8  # cells along each side of a crop that is compared
@@ -39,14 +46,23 @@ FLOOR = 1e-10
 # measured.
 SHUFFLE_SAMPLES = 256
 
+# The time after which a request for a small object is repeated if no answer has come: the guideline for
+# latency-sensitive applications in Amazon S3's documentation.
+RETRY_AFTER_S = 2
+
+
+def is_bucket(storage: str) -> bool:
+    """Returns whether contenders read this storage over S3. All that read ``s3`` take part in it."""
+    return storage in (S3, REALISTIC)
+
 
 @dataclass(frozen=True)
 class Job:
     """A job of the harness."""
 
     job: str
-    storage: str  # local or s3
-    mode: str  # prepare, steady, stall, save, resume or check
+    storage: str  # one of STORAGES
+    mode: str  # prepare, steady, steps, stall, save, resume or check
     uris: dict[str, str]  # the data by layout: parquet, folder, webdataset
     native: str  # where this peer's own format is, or is to be written (without s3: a folder)
     batch_size: int
@@ -56,6 +72,7 @@ class Job:
     warm_up: int = 0  # samples before the measured ones
     measured: int = 0  # samples over which the rate is measured
     least_s: float = 0.0  # the measurement is repeated as often as one begins within this time
+    step_s: float = 0.0  # time of the consumer's step after each batch
     epochs: int = 1  # for a check
     steps: int = 0  # steps before a state is saved, or before the consumer stalls
     pause: float = 0.0  # pause of a consumer that stalls
@@ -80,7 +97,12 @@ class Job:
 
     @property
     def remote(self) -> bool:
-        return self.storage == "s3"
+        return is_bucket(self.storage)
+
+    @property
+    def late(self) -> bool:
+        """Whether answers are as late, slow and lost as those of a real store."""
+        return self.storage == REALISTIC
 
 
 @dataclass
@@ -114,7 +136,7 @@ class Contender:
         "torch"  # the type of its batches: torch or numpy. It is compared with feedstock's own of that type
     )
     jobs: tuple[str, ...] = PICTURES
-    storages: tuple[str, ...] = ("local", "s3")
+    storages: tuple[str, ...] = (LOCAL, S3)  # S3 stands for all buckets
     cannot: dict[str, str] = field(default_factory=dict)  # a job, storage or "resume", and why not
     modes: tuple[str, ...] = ()  # the only modes that it takes part in; empty: all
     prepare: Callable[[Job], None] | None = None  # writes its own format
@@ -203,6 +225,24 @@ def _steady(job: Job, loader: Loader, events: Events) -> None:
             return
 
 
+def _steps(job: Job, loader: Loader, events: Events) -> None:
+    """As ``_steady``, with a consumer that sleeps after each batch. Each event has the time at which the
+    consumer requested the batch."""
+    counted, begun = 0, False
+    requested = time.monotonic()
+    for number, batch in enumerate(loader.batches):
+        _told(batch, number, events, requested=requested)
+        counted += int(batch.data.shape[0])
+        begins, ended = not begun and counted >= job.warm_up, counted >= job.warm_up + job.measured
+        begun = begun or begins
+        if loader.fetched is not None and (begins or ended):
+            events.tell("fetched", bytes=loader.fetched())
+        if ended:
+            return
+        time.sleep(job.step_s)
+        requested = time.monotonic()
+
+
 def _stall(job: Job, loader: Loader, events: Events) -> None:
     time.sleep(1.0)  # until work that opening started is done
     events.tell("rest")
@@ -276,6 +316,7 @@ def _check(job: Job, loader: Loader, events: Events) -> None:
 
 MODES: dict[str, Callable[[Job, Loader, Events], None]] = {
     "steady": _steady,
+    "steps": _steps,
     "stall": _stall,
     "save": _save,
     "resume": _resume,

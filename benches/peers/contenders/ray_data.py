@@ -21,6 +21,10 @@ STORE_BYTES_F32 = 4 * STORE_BYTES
 BLOCK_BYTES = 16 << 20
 
 
+# What a task that reads reserves of a CPU where answers come late, so that several wait at once.
+LATE_READ_CPUS = 0.25
+
+
 class Decode:
     """The callable class that ``map_batches`` runs in a pool of actors."""
 
@@ -78,6 +82,7 @@ def open_loader(job: Job, state: Any) -> Loader:
         filesystem=filesystem,
         columns=["audio", "path"] if job.speech else ["image", "label"],
         shuffle="files" if shuffled else None,
+        num_cpus=LATE_READ_CPUS if job.late else None,
     ).map_batches(
         Decode,
         fn_constructor_args=(job,),
@@ -110,6 +115,8 @@ CONTENDER = Contender(
         "columns selected when reading, blocks of 16 MiB: Ray documentation, Advanced: Performance Tips and Tuning",
         "256 MiB of the object store (1 GiB for f32), so that it holds no whole epoch: Ray documentation, Advanced: "
         "Performance Tips and Tuning, Configuring execution",
+        "from s3-realistic a quarter of a CPU for each read task: Ray documentation, Advanced: Performance Tips and "
+        "Tuning, Tuning read resources",
         "one execution over the files 16 times, because one per epoch would start its actors again: our choice",
         "iter_torch_batches, 2 batches ahead, padding in its collate_fn: Ray documentation, Data Loading for Training",
         "file order shuffled, rows not: Ray documentation, Shuffling Data (the cheapest way listed)",

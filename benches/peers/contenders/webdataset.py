@@ -6,10 +6,14 @@ from typing import Any
 
 from contenders import loading
 from contenders.decoding import Decoder
-from contenders.protocol import PICTURES, SHUFFLE_SAMPLES, SPEECH, Contender, Job, Loader, main
+from contenders.protocol import PICTURES, RETRY_AFTER_S, SHUFFLE_SAMPLES, SPEECH, Contender, Job, Loader, main
+
+# Options of curl where answers come late: it repeats a request that brings nothing. By default it waits for it
+# without a limit.
+LATE_OPTIONS = f"--retry 5 --speed-limit 1 --speed-time {RETRY_AFTER_S} "
 
 
-def signed(place: str) -> str:
+def signed(place: str, options: str) -> str:
     """Returns a URL that curl can read, in the form of WebDataset's ``pipe:``."""
     from contenders import files
 
@@ -17,7 +21,7 @@ def signed(place: str) -> str:
     url = files.client().generate_presigned_url(
         "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=3600
     )
-    return f"pipe:curl -s -f '{url}'"
+    return f"pipe:curl -s -f {options}'{url}'"
 
 
 class Rows:
@@ -41,7 +45,8 @@ def open_loader(job: Job, state: Any) -> Loader:
     from contenders.decoding import collate
 
     places = files.tars(job)
-    urls = [signed(place) for place in places] if job.remote else places
+    options = LATE_OPTIONS if job.late else ""
+    urls = [signed(place, options) for place in places] if job.remote else places
     shuffled = job.mode != "check"
     dataset = wds.WebDataset(
         urls,
@@ -71,6 +76,8 @@ CONTENDER = Contender(
         "shuffle",
         "persistent workers, prefetch_factor 2, its default: torch.utils.data documentation",
         "S3 by pipe: and curl on signed URLs: WebDataset documentation, WebDataset URLs",
+        f"from s3-realistic curl repeats a request that brings nothing for {RETRY_AFTER_S} s: our choice, as Amazon "
+        "S3's documentation recommends",
     ),
 )
 

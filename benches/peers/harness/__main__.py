@@ -39,8 +39,11 @@ parts:
    prepare    write each peer's own format, from the same bytes, and report the time (also done before any run)
    check      compare outputs of 128 images (64 audio clips) of each contender with Pillow's (torchaudio's) by sample;
              for random crops, compare means, standard deviations and coarse grids of 2,048 crops
-   calibrate  try 1/2, 1 and 2 workers per core in short runs, and keep the best for each storage, for images and speech
+   calibrate  try 1/2, 1 and 2 workers per core in short runs, and keep the best for each storage, for images and
+             speech; for s3-realistic 1, 2, 4, 8 and 16 per core, until more of them deliver less
    rates      samples per second in the first epoch, CPU time, first batch, threads and processes; in rounds
+   steps      s3-realistic only: share of the time that a consumer waits which sleeps 50 ms after each batch of images;
+             in rounds
    memory     at rest, running, and while the consumer pauses after 20 batches; in rounds
    resume     time from exec to the right next batch, with a state saved in the middle of an epoch; in rounds
    ceilings   bare codecs on one core (cargo bench), and feedstock's chain without storage and batches
@@ -50,6 +53,11 @@ The package is built in Cargo's release profile, and built again when its source
 builds it as the tests do, which is faster, for a first look. A file of results holds a single build (sources, profile,
 harness). Its runs of one job, storage and part are of one machine. A contender whose program has changed is measured
 again.
+
+storages:
+   local         files, in the page cache
+   s3            the tests' S3 server, which answers at once
+   s3-realistic  the same server with the latency, rates and failures of a real store (--profile s3)
 
 Runs as root hold contenders in a control group, whose CPU time is exact; otherwise the process tree is summed. No other
 work should run on the machine. The S3 server (that of the tests) runs on the same cores and costs several CPU-seconds
@@ -87,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
         "--storage",
         type=lambda text: chosen(text, plan.STORAGES, "storage"),
         default=list(plan.STORAGES),
-        help="local, s3",
+        help=", ".join(plan.STORAGES),
     )
     add(
         "--peers",
@@ -100,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
         default=list(bench.PARTS),
         help=", ".join(bench.PARTS),
     )
-    add("--rounds", type=int, default=3, help="rounds of rates, memory and resume; default 3")
+    add("--rounds", type=int, default=3, help="rounds of rates, steps, memory and resume; default 3")
     add(
         "--calibrations",
         type=int,

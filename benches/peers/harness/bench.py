@@ -14,16 +14,29 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from contenders.protocol import REALISTIC, S3, is_bucket
+
 from harness import agree, builds, ceilings, contest, environments, goals, plan
 from harness.account import Machine, neighbours
-from harness.data import CHECK_SAMPLES, Data, S3Server, data_version, mark_of
+from harness.data import CHECK_SAMPLES, SERVER_OPTIONS, Data, S3Server, data_version, mark_of
 from harness.environments import Environment
 from harness.stored import Key, Results, machine, write_whole
 
-PARTS = ("install", "prepare", "check", "calibrate", "rates", "memory", "resume", "ceilings", "report")
+PARTS = (
+    "install",
+    "prepare",
+    "check",
+    "calibrate",
+    "rates",
+    "steps",
+    "memory",
+    "resume",
+    "ceilings",
+    "report",
+)
 
 # Parts that run contenders and need their formats.
-RUNS = ("check", "calibrate", "rates", "memory", "resume")
+RUNS = ("check", "calibrate", "rates", "steps", "memory", "resume")
 
 # Batches of a run that calibrates: for warm-up, and measured.
 CALIBRATION_BATCHES = (8, 32)
@@ -64,6 +77,7 @@ class Bench:
             "check": self._check,
             "calibrate": self._calibrate,
             "rates": self._rates,
+            "steps": self._steps,
             "memory": self._memory,
             "resume": self._resume,
             "ceilings": self._ceilings,
@@ -83,6 +97,8 @@ class Bench:
                 "batch_sizes": plan.BATCH_SIZES,
                 "order_seed": options.seed,
                 "data": data_version(),
+                "step_s": plan.STEP_S,
+                "s3_realistic": list(SERVER_OPTIONS[REALISTIC]),
                 "stall_steps": STALL_STEPS,
                 "stall_s": STALL_S,
                 "row_limits": agree.ALLOWED,
@@ -345,7 +361,7 @@ class Bench:
         name = f"{job} {storage}"
         if "workers" in kept.get(name, {}) and self._done(kept[name]):
             return
-        choices = plan.numbers(peer, self.options.cores)
+        choices = plan.numbers(peer, self.options.cores, storage)
         begun = kept.get(name, {})
         if begun.get("choices") != choices or "workers" in begun:
             kept[name] = begun = {"choices": choices, "tried": {}, "errors": {}}
@@ -353,6 +369,8 @@ class Bench:
         errors: dict[str, list[str]] = begun["errors"]
         warm_up, measured = (batches * plan.BATCH_SIZES[job] for batches in CALIBRATION_BATCHES)
         for workers in choices if len(choices) > 1 else []:
+            if storage == REALISTIC and not tried.get(str(workers)) and plan.is_past_best(tried):
+                break
             rates, failed = tried.setdefault(str(workers), []), errors.setdefault(str(workers), [])
             while len(rates) < self.options.calibrations and len(failed) < TRIES:
                 self._in_time()
@@ -372,17 +390,17 @@ class Bench:
 
     @contextmanager
     def _server(self, storage: str) -> Iterator[S3Server | None]:
-        if storage != "s3":
+        if not is_bucket(storage):
             yield None
             return
         with ExitStack() as stack:
             data = list(self._data.values())
             described = {peer: plan.contender(peer) for peer in plan.PEERS}
             natives = [
-                peer for peer, one in described.items() if one.layout == "native" and "s3" in one.storages
+                peer for peer, one in described.items() if one.layout == "native" and S3 in one.storages
             ]
             root = self.options.cache / "s3"
-            yield stack.enter_context(S3Server(self.options.s3_server, root, data, natives))
+            yield stack.enter_context(S3Server(self.options.s3_server, root, data, natives, storage))
 
     def _each(
         self, mode: str, jobs: list[str], storages: list[str]
@@ -424,14 +442,24 @@ class Bench:
             print(f"  {len(self._due)} runs of {key.mode} left, about {left_s / 60:.0f} min", flush=True)
 
     def _rates(self) -> None:
-        for key, place, server in self._each("steady", self.options.jobs, self.options.storage):
+        self._deliver("steady", self.options.jobs, self.options.storage)
+
+    def _steps(self) -> None:
+        jobs = [job for job in self.options.jobs if job in plan.STEP_JOBS]
+        self._deliver("steps", jobs, [storage for storage in self.options.storage if storage == REALISTIC])
+
+    def _deliver(self, mode: str, jobs: list[str], storages: list[str]) -> None:
+        """Measures how fast batches come: for a consumer that computes nothing, or (``steps``) one that
+        sleeps after each batch."""
+        for key, place, server in self._each(mode, jobs, storages):
             data = self._data[plan.kind(key.job)]
             warm_up, measured = plan.window(key.job, data.used())
             more: dict[str, Any] = {"warm_up": warm_up, "measured": measured}
             more["least_s"] = plan.LEAST_S if key.storage == "local" else 0.0
+            more["step_s"] = plan.STEP_S if mode == "steps" else 0.0
             if key.peer in goals.ALSO_OURS:
                 more["sample_bytes"] = self._sample_bytes(key.peer, data)
-            job = self._job(key.peer, key.job, key.storage, "steady", data, **more)
+            job = self._job(key.peer, key.job, key.storage, mode, data, **more)
             found = self._once(key.peer, job, server, self._left(key))
             told = ""
             if "error" not in found:
@@ -439,6 +467,8 @@ class Bench:
                     f"{found['rate']:,.0f}/s, {found['cpu_s_per_1000']:.2f} CPU-s per 1000, first batch "
                     f"{found['first_batch_s']:.2f} s, {found['peak_bytes'] / 2**20:,.0f} MiB"
                 )
+                if "wait_share" in found:
+                    told += f", waits for {found['wait_share']:.1%} of the time"
                 if "fetched_share" in found:
                     few = "ONLY " if found["fetched_share"] < plan.MIN_FETCHED_SHARE else ""
                     told += f", read {few}{found['fetched_share']:.0%} of it in that time"

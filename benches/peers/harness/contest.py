@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contenders.protocol import MELS, SIDE
+from contenders.protocol import MELS, REALISTIC, SIDE
 
 from harness.account import Account, Group, Memory, Tree, cpu_at, end_all
 
@@ -27,6 +27,7 @@ PR_SET_PDEATHSIG = 1
 # Time limits: set-up, and the requested samples at the slowest rate that is worth waiting for.
 SETUP_LIMIT_S = 120.0
 SLOWEST_RATE = 25.0
+SLOWEST_LATE_RATE = 10.0  # where answers come late
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -70,7 +71,9 @@ def run(
     samples = job.get("warm_up", 0) + job.get("measured", 0)
     if job["mode"] == "check":
         samples = job["samples"] * job.get("epochs", 1)
-    limit_s = SETUP_LIMIT_S + samples / SLOWEST_RATE + job.get("pause", 0)
+    slowest_rate = SLOWEST_LATE_RATE if job["storage"] == REALISTIC else SLOWEST_RATE
+    steps_s = samples / job["batch_size"] * job.get("step_s", 0.0)
+    limit_s = SETUP_LIMIT_S + samples / slowest_rate + steps_s + job.get("pause", 0)
     if job["mode"] == "prepare":
         limit_s *= 10
     group = Group.make(f"feedstock-peers-{os.getpid()}")
@@ -185,8 +188,10 @@ def figures(job: Mapping[str, Any], outcome: Outcome, tensors: str) -> dict[str,
         wrong = unlike(job["job"], tensors, steps[0])
         if wrong:
             raise Failed(wrong)
-    if job["mode"] == "steady":
+    if job["mode"] in ("steady", "steps"):
         found |= steady(steps, account, int(job["warm_up"]), int(job["measured"]))
+        if job["mode"] == "steps":
+            found |= waiting(steps[len(steps) - found["batches"] :], found["seconds"])
         found |= fetched(events, found["samples"] * float(job.get("sample_bytes", 0.0)))
     elif job["mode"] == "stall":
         stalled, woken = outcome.at("stalled"), outcome.at("woken")
@@ -206,6 +211,12 @@ def sizes(name: str, memory: Memory | None) -> dict[str, int]:
     if memory is None:
         raise Failed(f"its memory ({name}) was not read")
     return {f"{name}_bytes": memory.own_bytes, f"{name}_file_bytes": memory.file_bytes}
+
+
+def waiting(steps: list[dict[str, Any]], seconds: float) -> dict[str, float]:
+    """Returns the share of the measured time in which the consumer waited for batches, and its longest wait."""
+    waits = [line["at"] - line["requested"] for line in steps]
+    return {"wait_share": sum(waits) / seconds, "longest_wait_s": max(waits)}
 
 
 def unlike(job: str, tensors: str, batch: Mapping[str, Any]) -> str | None:

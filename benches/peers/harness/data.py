@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from contenders.protocol import REALISTIC, S3, is_bucket
+
 from harness.builds import sources_hash
 from harness.stored import write_whole
 
@@ -22,6 +24,8 @@ CHECK_SAMPLES = {"pictures": 128, "speech": 64}
 KEYS = {"AWS_ACCESS_KEY_ID": "feedstock-test-access", "AWS_SECRET_ACCESS_KEY": "feedstock-test-SECRET-4f7a"}
 REGION = "us-east-1"
 
+# Options of the server for each bucket storage.
+SERVER_OPTIONS: dict[str, tuple[str, ...]] = {S3: (), REALISTIC: ("--profile", "s3", "--seed", "1")}
 
 SYNTH = Path(__file__).parents[3] / "synth"
 
@@ -114,8 +118,11 @@ class Data:
                 )
         return taken / samples
 
+    def _base(self, storage: str) -> str:
+        return f"s3://{self.bucket}" if is_bucket(storage) else str(self.folder)
+
     def uris(self, storage: str) -> dict[str, str]:
-        base = f"s3://{self.bucket}" if storage == "s3" else str(self.folder)
+        base = self._base(storage)
         below = {"parquet": "/data", "folder": "/en" if self.kind == "speech" else "", "webdataset": ""}
         return {layout: f"{base}/{layout}{below[layout]}" for layout in LAYOUTS[self.kind]}
 
@@ -125,14 +132,15 @@ class Data:
         return [self.folder / name for name in names if (self.folder / name).is_dir()]
 
     def native(self, storage: str, peer: str) -> str:
-        base = f"s3://{self.bucket}" if storage == "s3" else str(self.folder)
-        return f"{base}/native-{peer}"
+        return f"{self._base(storage)}/native-{peer}"
 
 
 class S3Server:
     """The tests' S3 server, as a process whose CPU time is not counted as the contenders'."""
 
-    def __init__(self, program: Path, root: Path, data: list[Data], peers: list[str]) -> None:
+    def __init__(
+        self, program: Path, root: Path, data: list[Data], peers: list[str], storage: str = S3
+    ) -> None:
         """Serves the folders of ``data``, including native formats of ``peers``. Folders that are not stored
         yet are copied in first."""
         root.mkdir(parents=True, exist_ok=True)
@@ -145,7 +153,10 @@ class S3Server:
             print(f"copying {', '.join(folder.name for folder in new)} into the S3 server", flush=True)
         imports = [f"{folder.parent.name}/{folder.name}={folder}" for folder in new]
         self._process = subprocess.Popen(
-            [str(program), str(root), *imports], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [str(program), *SERVER_OPTIONS[storage], str(root), *imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stdout is not None
         self.endpoint = self._process.stdout.readline().strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from contenders.protocol import SHUFFLE_SAMPLES
+from contenders.protocol import REALISTIC, RETRY_AFTER_S, S3, SHUFFLE_SAMPLES
 
 from harness import goals, plan
 from harness.stored import Results
@@ -24,7 +24,10 @@ JOBS = {
 }
 
 # Names of the measurements of runs.
-MODES = {"steady": "rates", "stall": "memory", "resume": "resuming"}
+MODES = {"steady": "rates", "steps": "waiting with steps", "stall": "memory", "resume": "resuming"}
+
+# Names of storages in sentences.
+STORAGES = {"local": "local files", S3: "S3", REALISTIC: "S3, realistic"}
 
 # Reasons why goals are missed: a part of the goals' names, and the reason.
 REASONS = (
@@ -55,9 +58,9 @@ COLUMNS = """\
 def limits(results: Results) -> Iterator[str]:
     """Yields the limits of these figures."""
     missing = [
-        f"{job} from {'S3' if storage == 's3' else 'local files'}"
+        f"{job} from {STORAGES[storage]}"
         for job in plan.JOBS
-        for storage in plan.STORAGES
+        for storage in plan.reported_storages(results)
         if not results.values(job, storage, "steady", goals.OURS["numpy"], "rate")
     ]
     if missing:
@@ -73,11 +76,20 @@ def limits(results: Results) -> Iterator[str]:
         "bits per pixel and none of them large, and audio clips of synthetic voices. There are few of them, so "
         "local files are in the page cache: disks are not measured."
     )
-    yield (
-        "The S3 server runs on the same machine: requests cost CPU time there and have almost no latency. "
-        "Loaders that request every sample separately (PyTorch's DataLoader on files, DALI, SPDL, Grain) pay "
-        "most for requests; with real latency they would need more simultaneous requests."
+    separately = (
+        "Loaders that request every sample separately (PyTorch's DataLoader on files, DALI, SPDL, Grain)"
     )
+    if REALISTIC in plan.reported_storages(results):
+        yield (
+            "The S3 server runs on the same machine: requests cost CPU time there. From s3 they have almost no "
+            "latency, from s3-realistic that of a real store, which the server waits for without CPU time. "
+            f"{separately} pay most for requests, and need more simultaneous requests where answers come late."
+        )
+    else:
+        yield (
+            "The S3 server runs on the same machine: requests cost CPU time there and have almost no latency. "
+            f"{separately} pay most for requests; with real latency they would need more simultaneous requests."
+        )
     yield (
         "feedstock's own shards hold the same images, recoded without loss: with restart markers and optimal "
         "Huffman tables, in fewer files. `feedstock, files as they are` reads the files that peers read. An "
@@ -145,7 +157,7 @@ def sentences(results: Results) -> Iterator[str]:
             "contender repeats the measurement, into its next epochs, as often as one begins within "
             f"{settings['least_s']:g} s."
         )
-    if "s3" in rates:
+    if S3 in rates:
         yield (
             "The same applies to S3. Peers that fetch far ahead, or keep a cache on disk (MosaicML Streaming, "
             "LitData), have part of the measured data on the local disk by then, which counts in their favour. "
@@ -153,6 +165,8 @@ def sentences(results: Results) -> Iterator[str]:
             "runs on the same cores. Its CPU time is not the contender's; it is listed separately, for the "
             f"whole run{f' (Cargo profile {told})' if (told := settings.get('s3_server')) else ''}."
         )
+    if REALISTIC in rates:
+        yield from _realistic(results)
     shares = [run["fetched_share"] for run in runs if "fetched_share" in run]
     if shares:
         yield (
@@ -228,9 +242,50 @@ def _seconds(results: Results) -> str:
         seconds
         for peer in goals.OURS.values()
         for job in plan.JOBS
-        for seconds in results.values(job, "s3", "steady", peer, "seconds")
+        for seconds in results.values(job, S3, "steady", peer, "seconds")
     ]
     return f"{min(took):.1f} to {max(took):.1f} s" if took else "some seconds"
+
+
+def _realistic(results: Results) -> Iterator[str]:
+    """Yields what the storage ``s3-realistic`` is, and how it was measured."""
+    settings = results.content["settings"]
+    options = " ".join(settings.get("s3_realistic", []))
+    yield (
+        f"S3, realistic (`s3-realistic`) is the same server with `{options}`, which draws the fate of every request; "
+        "rates are measured as from s3. The first byte comes after a log-normal time with a median of 27 ms (σ 0.62: "
+        "75 ms at 95 %, 114 ms at 99 %). One request in "
+        "10⁴ takes 0.5 to 2 s, one in 10⁵ takes 10 s, and one in 10⁴ is never answered. A connection has 85 MB/s "
+        "(σ 0.25); 1 % of the bodies come at a tenth of that. All requests share a limit of 5,500 per second, above "
+        "which the answer is 503. Neither latency nor rates take CPU time."
+    )
+    yield (
+        "The profile's percentiles of the first byte are published measurements of Amazon S3 from the same region. "
+        "The rate of a connection and the limit of requests are those of [Amazon S3's documentation]"
+        "(https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance.html) (85–90 MB/s for each "
+        "request, 5,500 GETs per second and prefix). The shares of late, lost and slow answers are assumptions."
+    )
+    most = max(plan.LATE_NUMBERS)
+    yield (
+        f"From S3, realistic, up to {most} workers per core are tried (at most {plan.MOST_LATE_WORKERS}), until a "
+        f"larger number delivers less than {plan.PAST_BEST:.0%} of the best rate. boto3, s3fs, Daft and curl repeat a "
+        f"request without an answer after {RETRY_AFTER_S} s, as [Amazon recommends for small objects]"
+        "(https://docs.aws.amazon.com/AmazonS3/latest/userguide/optimizing-performance-design-patterns.html); their "
+        "defaults are longer (boto3's is 60 s). Other settings for this storage are listed with each contender below. "
+        "One server serves all runs of a part, so the late and lost answers meet other requests in every run."
+    )
+    if any(run["mode"] == "steps" for run in results.content["runs"]):
+        step_s = settings["step_s"]
+        sizes: dict[str, int] = settings["batch_sizes"]
+        jobs = ", ".join(
+            f"{job} ({sizes[job]} samples a batch, so at most {sizes[job] / step_s:,.0f}/s)"
+            for job in plan.STEP_JOBS
+        )
+        yield (
+            f"Waiting with steps: the consumer sleeps {step_s * 1000:.0f} ms after each batch, as a trainer computes "
+            "on an accelerator. The share of waiting is the time from its request for a batch to the batch, over "
+            f"the same batches as for rates, with the same workers. Jobs: {jobs}."
+        )
 
 
 def _calibrations(results: Results) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from contenders.protocol import PICTURES, SPEECH, Contender
+from contenders.protocol import PICTURES, REALISTIC, S3, SPEECH, Contender, is_bucket
+from contenders.protocol import STORAGES as STORAGES
 
 from harness.peers import PEERS as PEERS
 from harness.stored import Key, Results
 
 JOBS = PICTURES + SPEECH
-STORAGES = ("local", "s3")
 
 # Seeds of checks: the reference's random crops differ from the contenders'.
 REFERENCE_SEED, CHECK_SEED = 1001, 7
@@ -23,6 +23,20 @@ REFERENCE_SEED, CHECK_SEED = 1001, 7
 # The other image jobs differ only in the last step of their work, so they use the workers that this job found
 # best.
 CALIBRATED_ON = "pictures-train"
+
+# Workers to try per core where answers come late: a worker that requests one sample at a time waits for most
+# of the time, and its wait takes no CPU. Of an epoch's 93 batches, each of 32 workers makes about three.
+# Their batches are not held in buffers: the consumer takes each as soon as it is made.
+LATE_NUMBERS = (1, 2, 4, 8, 16)
+MOST_LATE_WORKERS = 32
+
+# Larger numbers are not tried after one with a rate below this share of the best rate.
+PAST_BEST = 0.9
+
+# The step of a consumer that computes, for a batch of 64 images: a trainer that takes 1,280 images a second.
+# Other image jobs differ only in the last step of their work.
+STEP_S = 0.05
+STEP_JOBS = ("pictures-train",)
 
 BATCH_SIZES = {"pictures-train": 64, "pictures-eval": 64, "pictures-f32": 64, "speech": 32}
 
@@ -66,14 +80,26 @@ def why_not(described: Mapping[str, Any], job: str, storage: str, mode: str = "s
     if job not in described["jobs"]:
         other = "pictures" if tuple(described["jobs"]) == SPEECH else "speech"
         return cannot.get(job, f"this way of using it is not for {other}")
-    if storage not in described["storages"]:
-        return cannot.get(storage, f"it does not read {storage}")
+    kind_of_storage = S3 if is_bucket(storage) else storage
+    if kind_of_storage not in described["storages"]:
+        return cannot.get(kind_of_storage, f"it does not read {kind_of_storage}")
     return None
 
 
-def numbers(peer: str, cores: int) -> list[int]:
+def numbers(peer: str, cores: int, storage: str) -> list[int]:
     """Returns the numbers of workers to try."""
-    return sorted({max(1, round(cores * share)) for share in contender(peer).numbers})
+    shares = contender(peer).numbers
+    if storage == REALISTIC and len(shares) > 1:
+        most = max(cores, MOST_LATE_WORKERS)
+        return sorted({min(most, cores * share) for share in LATE_NUMBERS})
+    return sorted({max(1, round(cores * share)) for share in shares})
+
+
+def is_past_best(tried: Mapping[str, list[float]]) -> bool:
+    """Returns whether the last number of workers was so much slower than the best one that larger numbers
+    need not be tried."""
+    rates = [statistics.median(found) for found in tried.values() if found]
+    return len(rates) > 1 and rates[-1] < PAST_BEST * max(rates)
 
 
 def calibrated_on(job: str) -> str:
@@ -135,6 +161,12 @@ def window(job: str, samples: int) -> tuple[int, int]:
     share = min(1.0, samples / BATCH_SIZES[job] / whole)
     warm_up, measured = (max(1, int(batches * share)) for batches in (WARM_UP_BATCHES, MEASURED_BATCHES))
     return warm_up * BATCH_SIZES[job], measured * BATCH_SIZES[job]
+
+
+def reported_storages(results: Results) -> list[str]:
+    """Returns the storages that reports show. Results from before a storage was added do not mention it."""
+    measured = {run["storage"] for run in results.content["runs"]}
+    return [storage for storage in STORAGES if storage != REALISTIC or storage in measured]
 
 
 def time_left(results: Results, keys: list[Key]) -> float | None:

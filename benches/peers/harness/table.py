@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from contenders.protocol import REALISTIC, is_bucket
+
 from harness import agree, goals, method, plan
 from harness.stored import Figure, Results, figure
 
@@ -66,7 +68,7 @@ def rates(results: Results, job: str, storage: str) -> str:
             shown(of("processes")),
             shown(of("threads")),
             shown(of("workers")),
-            *([shown(of("server_cpu_s"), 1)] if storage == "s3" else []),
+            *([shown(of("server_cpu_s"), 1)] if is_bucket(storage) else []),
             tries(results.runs(job, storage, "steady", peer), "rate"),
             agreement(results, peer, job),
         ]
@@ -85,7 +87,7 @@ def rates(results: Results, job: str, storage: str) -> str:
         "processes",
         "threads",
         "workers",
-        *(["server CPU-s per run"] if storage == "s3" else []),
+        *(["server CPU-s per run"] if is_bucket(storage) else []),
         "rounds",
         "outputs",
     ]
@@ -222,6 +224,28 @@ def memory(results: Results, job: str) -> str:
     return rows(head, [line for _, line in lines])
 
 
+def waiting(results: Results, job: str) -> str:
+    """Returns how long a consumer with steps waits, least first."""
+    lines = []
+    for peer in results.content["peers"]:
+
+        def of(name: str, peer: str = peer) -> Figure | None:
+            return figure(results.values(job, REALISTIC, "steps", peer, name))
+
+        tensors = str(results.content["peers"][peer]["tensors"])
+        share = of("wait_share")
+        if share is not None:
+            cells = [shown(share, 1, 0.01), shown(of("longest_wait_s"), 2), shown(of("rate"), spread=True)]
+            cells += [shown(of("cpu_s_per_1000"), 2), shown(of("workers"))]
+            cells.append(tries(results.runs(job, REALISTIC, "steps", peer), "wait_share"))
+            lines.append((share.median, [goals.title(results, peer), tensors, *cells]))
+        elif (why := reason(results, peer, job, REALISTIC, "steps")) and not why.startswith("not run"):
+            lines.append((float("inf"), [goals.title(results, peer), tensors, why, *["–"] * 5]))
+    lines.sort(key=lambda line: line[0])
+    head = ["", "tensors", "waiting, % of the time", "longest wait, s", "samples/s", "CPU-s per 1000"]
+    return rows([*head, "workers", "rounds"], [line for _, line in lines])
+
+
 def resume(results: Results, job: str) -> str:
     lines = []
     for peer in results.content["peers"]:
@@ -263,16 +287,17 @@ def fastest(results: Results) -> str:
     """Returns feedstock's rate over the fastest peer's, as an overview."""
     kinds = {kind: (kind, ours) for kind, ours in goals.OURS.items()}
     kinds["files as they are"] = (goals.OF_FILES, goals.AS_THEY_ARE)
+    storages = plan.reported_storages(results)
     lines = []
     for job in plan.JOBS:
         cells = []
-        for storage in plan.STORAGES:
+        for storage in storages:
             for tensors, contender in kinds.values():
                 place = goals.Place(job, storage, "steady", tensors)
                 found = goals.beside(results, place, "rate", contender)
                 cells.append(f"{found.ratio:.2f} × ({goals.title(results, found.best)})" if found else "–")
         lines.append([job, *cells])
-    heads = [f"{storage}, {named}" for storage in plan.STORAGES for named in kinds]
+    heads = [f"{storage}, {named}" for storage in storages for named in kinds]
     return rows(["rate over the fastest peer's", *heads], lines, figures=False)
 
 
@@ -293,11 +318,12 @@ def tables(results: Results) -> Iterable[tuple[str, str, str]]:
 def others(results: Results) -> Iterable[tuple[str, str]]:
     """Yields titles and tables of the other results."""
     for job in plan.JOBS:
-        for mode, name, said, made in (
-            ("stall", "stalled_bytes", "Memory", memory),
-            ("resume", "resume_s", "Resume in the middle of an epoch", resume),
+        for storage, mode, name, said, made in (
+            (REALISTIC, "steps", "wait_share", f"Waiting with steps, {REALISTIC}", waiting),
+            ("local", "stall", "stalled_bytes", "Memory", memory),
+            ("local", "resume", "resume_s", "Resume in the middle of an epoch", resume),
         ):
-            if any(results.values(job, "local", mode, peer, name) for peer in results.content["peers"]):
+            if any(results.values(job, storage, mode, peer, name) for peer in results.content["peers"]):
                 yield f"{said}, {job}", made(results, job)
     if results.content["prepared"]:
         yield "Conversion to native formats", prepared(results)

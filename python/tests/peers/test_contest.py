@@ -82,6 +82,17 @@ def test_rates_are_those_of_the_batches(fake: dict[str, str], tmp_path: Path) ->
     assert left_behind() == []
 
 
+def test_a_consumer_with_steps_waits_for_the_rest_of_the_time(fake: dict[str, str], tmp_path: Path) -> None:
+    made = job("steps", warm_up=8, measured=80, step_s=0.06, sample_bytes=250.0)
+    found = ran(fake, made, tmp_path)
+    assert (found["samples"], found["batches"]) == (80, 20)
+    slept = 20 * 0.06 / found["seconds"]  # the fake makes a batch only when it is requested
+    assert found["wait_share"] == pytest.approx(1 - slept, abs=0.1)
+    assert found["longest_wait_s"] >= 0.02
+    assert found["rate"] <= 4 / 0.08
+    assert found["fetched_share"] == pytest.approx(1.0)
+
+
 def test_shared_memory_that_another_process_holds_stays(tmp_path: Path) -> None:
     mapped, left = (Path(f"/dev/shm/feedstock-test-{os.getpid()}-{name}") for name in ("mapped", "left"))
     try:

@@ -113,9 +113,9 @@ class TestRunning:
         assert list(plan.turns(peers, 5, "8 speech local")) != turns
 
     def test_workers_to_try(self) -> None:
-        assert plan.numbers("torch_pil", 2) == [1, 2, 4]
-        assert plan.numbers("torch_pil", 1) == [1, 2]
-        assert plan.numbers("feedstock", 2) == [2]
+        assert plan.numbers("torch_pil", 2, "local") == [1, 2, 4]
+        assert plan.numbers("torch_pil", 1, "local") == [1, 2]
+        assert plan.numbers("feedstock", 2, "local") == [2]
 
 
 def test_size_of_a_jpeg_from_its_header() -> None:
