@@ -12,7 +12,7 @@ use std::time::Duration;
 pub const MAGIC: &[u8] = b"feedstck";
 
 /// The protocol version of this release.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Longer than the worker takes for any answer.
 const PATIENCE: Duration = Duration::from_secs(25);

@@ -77,6 +77,11 @@ impl Member {
         self.has_opened
     }
 
+    /// It opens the data set, again if it had it open before.
+    pub(super) fn is_opening(&mut self) {
+        self.has_opened = false;
+    }
+
     /// It has the data set open.
     pub(super) fn opened(&mut self) {
         (self.has_opened, self.is_cold) = (true, false);
@@ -189,7 +194,7 @@ pub(super) fn hopeless<'a>(mut members: impl Iterator<Item = &'a Member> + Clone
     let one_has_served = refusals.any(|(member, _)| member.has_served);
     let is_lost = |member: &Member| {
         let is_down = member.down.is_some_and(|at| at >= first.at);
-        member.refused.is_some() || is_down && (one_has_served || !member.has_served)
+        !member.is_cold && member.refused.is_some() || is_down && (one_has_served || !member.has_served)
     };
     members.all(is_lost).then_some(&first.error)
 }

@@ -35,6 +35,9 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Steps that a worker makes ahead of the one being sent: with the rank's slots, enough that neither waits for a round trip.
 const PLACES: u32 = 4;
 
+/// Workers that a rank has open the data set at once.
+const WARM_UPS: usize = 32;
+
 /// A job whose rows workers make.
 pub(crate) struct FleetJob<D> {
     pub(crate) workers: Workers,
@@ -72,6 +75,7 @@ pub(crate) struct FleetDriver<D: Destination> {
     probes: UnboundedReceiver<(String, Result<()>)>,
     warmed: UnboundedSender<(String, Result<()>)>,
     warm_ups: UnboundedReceiver<(String, Result<()>)>,
+    warming: Arc<Semaphore>,
     source: watch::Receiver<WorkerAddresses>,
     found: UnboundedSender<Vec<String>>,
     looked_up: UnboundedReceiver<Vec<String>>,
@@ -118,6 +122,7 @@ impl<D: Destination> FleetDriver<D> {
             probes,
             warmed,
             warm_ups,
+            warming: Arc::new(Semaphore::new(WARM_UPS)),
             found,
             looked_up,
             looking_up: Arc::new(Semaphore::new(1)),
@@ -150,7 +155,7 @@ impl<D: Destination> FleetDriver<D> {
                 },
                 Some((stream, event)) = self.stream_events.recv() => self.on_stream_event(stream, event),
                 Some((member, result)) = self.probes.recv() => Ok(self.dispatch.probed(self.now(), &member, result)),
-                Some((member, result)) = self.warm_ups.recv() => Ok(self.dispatch.warmed(self.now(), &member, result)),
+                Some(first) = self.warm_ups.recv() => Ok(self.warmed(first)),
                 changed = self.source.changed() => match changed {
                     Ok(()) => Ok(self.members()),
                     Err(_) => Ok(Vec::new()),
@@ -257,8 +262,14 @@ impl<D: Destination> FleetDriver<D> {
     fn on_stream_event(&mut self, id: StreamId, event: StreamEvent) -> Result<Vec<Action>, (u64, Error)> {
         let now = self.now();
         match event {
-            StreamEvent::Opening => Ok(self.dispatch.opening(now, id)),
-            StreamEvent::Opened => Ok(self.dispatch.opened(now, id)),
+            StreamEvent::Opening => {
+                self.dispatch.opening(id);
+                Ok(Vec::new())
+            }
+            StreamEvent::Opened => {
+                self.dispatch.opened(now, id);
+                Ok(Vec::new())
+            }
             StreamEvent::Received(index) => Ok(self.dispatch.received(now, id, index)),
             StreamEvent::Leaving => Ok(self.dispatch.leaving(now, id)),
             StreamEvent::Lost(error) => {
@@ -310,16 +321,26 @@ impl<D: Destination> FleetDriver<D> {
         self.streams.insert(id, OpenStream { strands, here, tasks, counters, abort });
     }
 
-    /// Has a member open the data set, by opening a stream for one strand and closing it at once.
+    /// Has a member open the data set.
     fn warm(&mut self, member: String) {
-        let oldest = self.active.values().next().map(|gathering| &gathering.step);
-        let Some(step) = self.next.as_ref().or(oldest) else { return };
-        let request = self.request(step, std::iter::once(0).collect(), false, 0);
-        let opening = self.opening(StreamId(u64::MAX), member.clone(), request);
-        let (connect, warmed) = (self.job.connect.clone(), self.warmed.clone());
+        let (connect, warmed, warming) =
+            (self.job.connect.clone(), self.warmed.clone(), self.warming.clone());
+        let token = self.job.workers.sent_token().cloned();
+        let (plan, spec) = (self.plan_id.clone(), self.job.spec.clone());
         self.tasks.spawn(async move {
-            let _unheard = warmed.send((member, stream::warm(opening, &*connect).await));
+            let Ok(_few_at_once) = warming.acquire_owned().await else { return };
+            let result = stream::warm(&*connect, &member, token.as_ref(), (&plan, &spec)).await;
+            let _unheard = warmed.send((member, result));
         });
+    }
+
+    /// Some members have the data set open now, or cannot open it.
+    fn warmed(&mut self, first: (String, Result<()>)) -> Vec<Action> {
+        let mut all = vec![first];
+        while let Ok(next) = self.warm_ups.try_recv() {
+            all.push(next);
+        }
+        self.dispatch.warmed(self.now(), all)
     }
 
     /// Returns what a worker is asked for: these strands, from `step` on.

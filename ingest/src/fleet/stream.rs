@@ -9,7 +9,7 @@ use crate::memory::row::RowPlace;
 use crate::run::job::Destination;
 use crate::wire::{
     Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
-    PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
+    PING_EVERY, PlanId, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use arrow::datatypes::SchemaRef;
@@ -98,9 +98,39 @@ pub(crate) async fn run<D: Destination>(
     }
 }
 
-/// Has a worker open the data set, for as long as it reports to be at work on that.
-pub(crate) async fn warm(opening: Opening, connect: &dyn Connect) -> Result<()> {
-    open(&opening, connect, &|_| ()).await.map(drop)
+/// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that.
+pub(crate) async fn warm(
+    connect: &dyn Connect,
+    member: &str,
+    token: Option<&Token>,
+    (plan, spec): (&PlanId, &RecipeSpec),
+) -> Result<()> {
+    let mut io = greeted(connect, member, token).await?;
+    let mut described = false;
+    loop {
+        within(OPENING_TIMEOUT, member, write_message(&mut io, &Ask::Prepare(plan.clone()))).await?;
+        match answer(&mut io, member, &|| ()).await? {
+            Answer::Prepared => return Ok(()),
+            Answer::Unknown if !described => {
+                described = true;
+                describe(&mut io, member, spec, &|| ()).await?;
+            }
+            other => return Err(refused(member, other)),
+        }
+    }
+}
+
+/// Sends a worker the description of a recipe.
+async fn describe(io: &mut Box<dyn Io>, member: &str, spec: &RecipeSpec, at_work: &impl Fn()) -> Result<()> {
+    let sent = async {
+        write_message(io, &Ask::Describe).await?;
+        write_message(io, spec).await
+    };
+    within(DESCRIBING_TIMEOUT, member, sent).await?;
+    match answer(io, member, at_work).await? {
+        Answer::Described => Ok(()),
+        other => Err(refused(member, other)),
+    }
 }
 
 fn named(member: &str, error: &Error) -> Error {
@@ -124,15 +154,7 @@ async fn open(
             Answer::Opened => break,
             Answer::Unknown if !described => {
                 described = true;
-                let sent = async {
-                    write_message(&mut io, &Ask::Describe).await?;
-                    write_message(&mut io, &*opening.spec).await
-                };
-                within(DESCRIBING_TIMEOUT, member, sent).await?;
-                match answer(&mut io, member, &at_work).await? {
-                    Answer::Described => {}
-                    other => return Err(refused(member, other)),
-                }
+                describe(&mut io, member, &opening.spec, &at_work).await?;
             }
             other => return Err(refused(member, other)),
         }

@@ -15,7 +15,7 @@ impl Spans {
         self.open.push((begin, end));
     }
 
-    /// Returns how much of the spans lies before `now`, which is never earlier than in the call before.
+    /// Returns how much of the spans has passed by `now`, which is never earlier than in the call before.
     pub(super) fn until(&mut self, now: Nanos) -> Nanos {
         let over = &mut self.over;
         self.open.retain(|(begin, end)| {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Raised whenever a message or a frame changes its meaning. If the two sides have different ones, they refuse each other.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 
 /// The first bytes of a connection that is not HTTP.
 pub(crate) const MAGIC: &[u8; 8] = b"feedstck";
@@ -189,6 +189,8 @@ pub(crate) enum Ask {
     Status,
     /// A recipe follows, as a separate message.
     Describe,
+    /// Have the data set of this recipe open.
+    Prepare(PlanId),
     /// Rows.
     Open(Box<LaneRequest>),
 }
@@ -203,6 +205,8 @@ pub(crate) enum Answer {
     Described,
     /// The recipe is not known: describe it.
     Unknown,
+    /// Data set, catalog and ops are ready.
+    Prepared,
     /// Data set, catalog and ops are ready: the tensors' specs and frames follow. From now on the rank counts rows that do
     /// not come as late.
     Opened,

@@ -3,8 +3,8 @@
 use super::lane::{Body, FinishedRows, Lane};
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
-    LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token, Versions,
-    Welcome, WorkerStatus, agree, read_message, release, write_message,
+    LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token,
+    Versions, Welcome, WorkerStatus, agree, read_message, release, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};
@@ -37,6 +37,8 @@ pub(crate) trait Serve: Send + Sync + 'static {
     fn instance(&self) -> (&str, Option<&PathBuf>);
     fn status(&self) -> WorkerStatus;
     fn describe(&self, spec: RecipeSpec) -> Result<()>;
+    /// Opens the data set of a recipe; false where the recipe is not known.
+    fn prepare(&self, plan: PlanId) -> BoxFuture<'_, Result<bool>>;
     /// A lane; `None` where its recipe is not known.
     fn open(&self, request: LaneRequest) -> BoxFuture<'_, Result<Option<Box<dyn Lane>>>>;
     /// Turns true when the worker wants to go.
@@ -75,45 +77,38 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
                     Err(error) => Answer::Failed(Failure::from(&error)),
                 }
             }
-            Ask::Open(request) => match open(&mut io, server, *request).await? {
-                OpenedLane::Open(lane) => return stream(io, lane, server.leaving()).await,
-                OpenedLane::Unknown => Answer::Unknown,
-                OpenedLane::Failed(error) => Answer::Failed(Failure::from(&error)),
+            Ask::Prepare(plan) => match at_work(&mut io, server, server.prepare(plan)).await? {
+                Ok(true) => Answer::Prepared,
+                Ok(false) => Answer::Unknown,
+                Err(error) => Answer::Failed(Failure::from(&error)),
+            },
+            Ask::Open(request) => match at_work(&mut io, server, server.open(*request)).await? {
+                Ok(Some(lane)) => return stream(io, lane, server.leaving()).await,
+                Ok(None) => Answer::Unknown,
+                Err(error) => Answer::Failed(Failure::from(&error)),
             },
         };
         write_message(&mut io, &answer).await?;
     }
 }
 
-/// What became of a request for a lane.
-enum OpenedLane {
-    Open(Box<dyn Lane>),
-    /// The worker does not know the recipe.
-    Unknown,
-    Failed(Error),
-}
-
-/// Opens a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not call a worker
-/// late that reports this.
-async fn open<S: Serve + ?Sized>(
+/// Waits for a data set or a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not
+/// call a worker late that reports this.
+async fn at_work<T, S: Serve + ?Sized>(
     io: &mut impl Io,
     server: &S,
-    request: LaneRequest,
-) -> io::Result<OpenedLane> {
-    if *server.leaving().borrow() {
-        let error = Error::new(ErrorKind::Retryable, "the worker is going away; ask another one");
-        return Ok(OpenedLane::Failed(error));
+    mut work: BoxFuture<'_, Result<T>>,
+) -> io::Result<Result<T>> {
+    let leaving = server.leaving();
+    let gone = || Err(Error::new(ErrorKind::Retryable, "the worker is going away; ask another one"));
+    if *leaving.borrow() {
+        return Ok(gone());
     }
-    let mut opening = server.open(request);
     let mut tick = interval_at(Instant::now() + OPENING_AFTER, ALIVE_EVERY);
     loop {
         tokio::select! {
             biased;
-            opened = &mut opening => return Ok(match opened {
-                Ok(Some(lane)) => OpenedLane::Open(lane),
-                Ok(None) => OpenedLane::Unknown,
-                Err(error) => OpenedLane::Failed(error),
-            }),
+            done = &mut work => return Ok(if *leaving.borrow() { gone() } else { done }),
             _ = tick.tick() => {
                 io.write_all(&0u32.to_le_bytes()).await?; // an empty message: not yet
                 io.flush().await?;

@@ -19,12 +19,12 @@ use feedstock_dataset::{
 };
 use feedstock_ops::DECODER_MEMORY;
 use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, ready};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::OnceCell;
 
 /// Recipes kept; the one that was not asked for longest goes first, and is described again when it is needed.
 const RECIPES: usize = 64;
@@ -72,12 +72,12 @@ pub(crate) struct Registry {
     pub(crate) samples: Arc<AtomicU64>,
 }
 
-/// A recipe being opened, or open.
-type OpeningRecipe = Arc<OnceCell<Arc<OpenedRecipe>>>;
+/// A recipe being opened, or open, for all who ask.
+type OpeningRecipe = Shared<BoxFuture<'static, Result<Arc<OpenedRecipe>>>>;
 
 struct Known {
     spec: Arc<RecipeSpec>,
-    opened: OpeningRecipe,
+    opened: Option<OpeningRecipe>,
     asked: Instant,
     /// [`CatalogCheck::List`] once a rank saw another order than this worker.
     check: CatalogCheck,
@@ -142,7 +142,7 @@ impl Registry {
         budget_bytes: u64,
     ) -> Result<Self> {
         let opened = OpenedRecipe { recipe, maps, at: Instant::now(), listed: true };
-        let opened = Arc::new(OnceCell::new_with(Some(Arc::new(opened))));
+        let opened = Some(ready(Ok(Arc::new(opened))).boxed().shared());
         let (spec_kept, asked) = (Arc::new(spec.clone()), Instant::now());
         let known = Known { spec: spec_kept, opened, asked, check: CatalogCheck::Auto };
         let this = Self {
@@ -196,7 +196,7 @@ impl Registry {
         }
         known.entry(id.clone()).or_insert_with(|| Known {
             spec: Arc::new(spec),
-            opened: Arc::default(),
+            opened: None,
             asked: Instant::now(),
             check: CatalogCheck::Auto,
         });
@@ -230,9 +230,13 @@ impl Registry {
         }
         // Another stream may have had it opened again already.
         if let Some(known) = self.known().get_mut(id)
-            && known.opened.get().is_some_and(|held| Arc::ptr_eq(held, opened))
+            && known
+                .opened
+                .as_ref()
+                .and_then(Shared::peek)
+                .is_some_and(|held| held.as_ref().is_ok_and(|held| Arc::ptr_eq(held, opened)))
         {
-            (known.opened, known.check) = (Arc::default(), CatalogCheck::List);
+            (known.opened, known.check) = (None, CatalogCheck::List);
         }
         true
     }
@@ -250,21 +254,16 @@ impl Registry {
         Ok(Some((opened.schema()?, opened.lanes()?)))
     }
 
-    /// A recipe, opened once for all who ask. In a task of its own, so that it goes on when those who ask hang up: a catalog may
-    /// take minutes, and the next one to ask finds it.
+    /// Opens the data set of a recipe; false if the recipe is not known (any more).
+    pub(crate) async fn prepare(self: &Arc<Self>, id: PlanId) -> Result<bool> {
+        Ok(self.known_and_opened(&id).await?.is_some())
+    }
+
     async fn known_and_opened(self: &Arc<Self>, id: &PlanId) -> Result<Option<Arc<OpenedRecipe>>> {
-        let Some((spec, cell, check)) = self.asked(id) else { return Ok(None) };
-        if let Some(opened) = cell.get() {
-            return Ok(Some(opened.clone()));
+        match self.asked(id) {
+            Some(opening) => opening.await.map(Some),
+            None => Ok(None),
         }
-        let this = self.clone();
-        let opening = tokio::spawn(async move {
-            // Boxed: the types of what opens data sets are deep.
-            cell.get_or_try_init(|| this.opened(&spec, check).boxed()).await.cloned()
-        });
-        let opened = opening.await;
-        let bug = |error| Error::new(ErrorKind::Bug, format!("opening a data set panicked: {error}"));
-        opened.map_err(bug)?.map(Some)
     }
 
     fn start_flight(&self, opened: &OpenedRecipe, ticket: &LaneTicket) -> Result<FlightLane> {
@@ -295,11 +294,31 @@ impl Registry {
         Ok(FlightLane { schema: opened.schema()?, lane: Box::new(lane) })
     }
 
-    fn asked(&self, id: &PlanId) -> Option<(Arc<RecipeSpec>, OpeningRecipe, CatalogCheck)> {
-        let mut known = self.known();
-        let known = known.get_mut(id)?;
+    /// Returns what opens a recipe, once for all who ask. It is a separate task, which goes on when those who ask hang up: a
+    /// catalog may take minutes, and the next one to ask finds it. After an error, it is opened anew for those who ask later.
+    fn asked(self: &Arc<Self>, id: &PlanId) -> Option<OpeningRecipe> {
+        let mut all = self.known();
+        let known = all.get_mut(id)?;
         known.asked = Instant::now();
-        Some((known.spec.clone(), known.opened.clone(), known.check))
+        if known.opened.is_none() {
+            let (this, id, spec, check) = (self.clone(), id.clone(), known.spec.clone(), known.check);
+            let opening = tokio::spawn(async move {
+                // Boxed: the types of what opens data sets are deep.
+                let opened = this.opened(&spec, check).boxed().await;
+                if opened.is_err()
+                    && let Some(known) = this.known().get_mut(&id)
+                {
+                    known.opened = None;
+                }
+                opened
+            });
+            let ended = |error: tokio::task::JoinError| match error.is_panic() {
+                true => Error::new(ErrorKind::Bug, format!("opening a data set panicked: {error}")),
+                false => Error::new(ErrorKind::Retryable, "the worker stops; ask another one"),
+            };
+            known.opened = Some(opening.map(move |opened| opened.map_err(ended)?).boxed().shared());
+        }
+        known.opened.clone()
     }
 
     async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<OpenedRecipe>> {

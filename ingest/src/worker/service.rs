@@ -4,7 +4,7 @@ use super::connection::Serve;
 use super::lane::{FinishedRows, Lane};
 use super::registry::Registry;
 use crate::recipe::RecipeSpec;
-use crate::wire::{LaneRequest, PROTOCOL, Token, WorkerStatus, release};
+use crate::wire::{LaneRequest, PROTOCOL, PlanId, Token, WorkerStatus, release};
 use crate::{Error, ErrorKind, Result};
 use feedstock_ops::TensorSpec;
 use futures::FutureExt;
@@ -93,6 +93,10 @@ impl Serve for Service {
 
     fn describe(&self, spec: RecipeSpec) -> Result<()> {
         self.registry.describe(spec).map(drop)
+    }
+
+    fn prepare(&self, plan: PlanId) -> BoxFuture<'_, Result<bool>> {
+        self.registry.prepare(plan).boxed()
     }
 
     fn open(&self, request: LaneRequest) -> BoxFuture<'_, Result<Option<Box<dyn Lane>>>> {

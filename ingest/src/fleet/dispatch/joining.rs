@@ -9,15 +9,23 @@
 //! Without a worker that has the data set open, all are asked at once, and ranks wait for the first one that has. This machine
 //! has it open, and serves meanwhile if it may.
 
-use super::{Action, Dispatch, HERE, StreamId};
+use super::{Action, Dispatch, HERE, StreamId, StreamState};
+use crate::Error;
 use crate::fleet::member::Member;
-use crate::{Error, Result};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// A worker that is at work on opening a stream for so long builds a catalog, or is too busy to serve.
+const COLD_AFTER: Duration = Duration::from_millis(400);
+
 impl Dispatch {
+    /// Whether a member is up and has the data set open. This machine counts once it has served.
+    pub(super) fn is_served(&self) -> bool {
+        self.members.values().any(|member| member.is_up() && member.has_opened())
+    }
+
     /// Whether another member than this machine is up and has the data set open.
-    pub(super) fn has_warm_worker(&self) -> bool {
+    fn has_warm_worker(&self) -> bool {
         self.members.iter().any(|(name, member)| name != HERE && member.is_up() && member.has_opened())
     }
 
@@ -39,7 +47,13 @@ impl Dispatch {
     /// Takes strands from members whose workers are at work on opening the data set, if others have it open.
     pub(super) fn relieve(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let has_warm_worker = self.has_warm_worker();
-        let opening = self.streams.values().filter(|stream| !stream.is_open && stream.counts.is_none());
+        let is_cold = |stream: &&StreamState| {
+            !stream.is_open
+                && stream.counts.is_none()
+                && stream.member != HERE
+                && now >= stream.asked + COLD_AFTER
+        };
+        let opening = self.streams.values().filter(is_cold);
         let mut names: BTreeSet<String> = opening.map(|stream| stream.member.clone()).collect();
         if names.is_empty() || !has_warm_worker && !self.is_here_up() {
             return;
@@ -55,28 +69,31 @@ impl Dispatch {
             return;
         }
         self.cool(&names, actions);
-        let of_them = self.streams.iter().filter(|(_, stream)| names.contains(&stream.member));
+        let of_them =
+            self.streams.iter().filter(|(_, stream)| !stream.is_open && names.contains(&stream.member));
         let of_them: Vec<StreamId> = of_them.map(|(id, _)| *id).collect();
         of_them.into_iter().for_each(|id| self.close(id, actions));
         self.redistribute(now, actions);
     }
 
-    /// A cold member has the data set open, or cannot open it.
-    pub(crate) fn warmed(&mut self, now: Duration, name: &str, result: Result<(), Error>) -> Vec<Action> {
+    /// Cold members have the data set open, or cannot open it.
+    pub(crate) fn warmed(&mut self, now: Duration, results: Vec<(String, Result<(), Error>)>) -> Vec<Action> {
         let next_stream = self.next_stream;
-        let Some(member) = self.members.get_mut(name).filter(|member| member.is_cold()) else {
-            return Vec::new();
-        };
-        let mut actions = Vec::new();
-        match result {
-            Ok(()) => {
-                member.opened();
-                member.is_back();
-            }
-            Err(error) => {
-                member.lost(now, error, next_stream);
+        for (name, result) in results {
+            let Some(member) = self.members.get_mut(&name).filter(|member| member.is_cold()) else {
+                continue;
+            };
+            match result {
+                Ok(()) => {
+                    member.opened();
+                    member.is_back();
+                }
+                Err(error) => {
+                    member.lost(now, error, next_stream);
+                }
             }
         }
+        let mut actions = Vec::new();
         self.redistribute(now, &mut actions);
         actions
     }
@@ -146,7 +163,7 @@ mod tests {
         for index in 1..5 {
             assert!(opened(&dispatch.step(at(1000 + index), index, rows())).is_empty());
         }
-        dispatch.warmed(at(11_000), &worker(1), Ok(()));
+        dispatch.warmed(at(11_000), vec![(worker(1), Ok(()))]);
         let actions = dispatch.step(at(11_001), 5, rows());
         assert!(opened(&actions).contains_key(&worker(1)));
         let both = workers(2);
@@ -164,17 +181,16 @@ mod tests {
         dispatch.members(at(0), &workers(3));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
         assert_eq!(streams.len(), 3);
-        for stream in streams.values() {
-            assert_eq!(dispatch.opening(at(100), *stream), []);
-        }
+        streams.values().for_each(|stream| dispatch.opening(*stream));
         let progress = streams.values().map(|stream| (*stream, Progress::default())).collect();
         let asked: Vec<_> = (0..200).flat_map(|tick| dispatch.tick(at(100 + 50 * tick), &progress)).collect();
-        assert_eq!(asked, [], "nobody is late, and nobody could help");
-        let actions = dispatch.opened(at(10_000), streams[&worker(1)]);
+        assert_eq!(asked, [], "none is late, and none could help");
+        dispatch.opened(at(10_100), streams[&worker(1)]);
+        let actions = dispatch.tick(at(10_101), &progress);
         assert_eq!(warmed(&actions), BTreeSet::from([worker(0), worker(2)]));
         assert_eq!(owing(&dispatch, 0), BTreeSet::from([worker(1).as_str()]));
-        dispatch.warmed(at(12_000), &worker(0), Ok(()));
-        assert_eq!(dispatch.warmed(at(12_000), &worker(2), Err(refused())), []);
+        dispatch.warmed(at(12_000), vec![(worker(0), Ok(()))]);
+        assert_eq!(dispatch.warmed(at(12_000), vec![(worker(2), Err(refused()))]), []);
         dispatch.step(at(12_001), 1, rows());
         assert_eq!(owing(&dispatch, 1), BTreeSet::from([worker(0).as_str(), worker(1).as_str()]));
     }
@@ -185,11 +201,13 @@ mod tests {
         dispatch.members(at(0), &workers(24));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
         assert!(!streams.contains_key(HERE));
-        let actions = dispatch.opening(at(100), streams[streams.keys().next().unwrap()]);
+        dispatch.opening(streams[streams.keys().next().unwrap()]);
+        assert_eq!(dispatch.tick(at(350), &BTreeMap::new()), [], "it may only be busy");
+        let actions = dispatch.tick(at(400), &BTreeMap::new());
         assert_eq!(warmed(&actions).len(), 24, "all of them at once");
         assert_eq!(opened(&actions).keys().collect::<Vec<_>>(), [HERE]);
         assert_eq!(owing(&dispatch, 0), BTreeSet::from([HERE]));
-        dispatch.warmed(at(7_000), &worker(3), Ok(()));
+        dispatch.warmed(at(7_000), vec![(worker(3), Ok(()))]);
         dispatch.step(at(7_001), 1, rows());
         assert_eq!(owing(&dispatch, 1), BTreeSet::from([worker(3).as_str()]));
         assert!(dispatch.others_serve());
@@ -200,7 +218,7 @@ mod tests {
         let mut dispatch = Dispatch::new(STRANDS, Local::Never);
         dispatch.members(at(0), &workers(2));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
-        streams.values().for_each(|stream| drop(dispatch.opened(at(5), *stream)));
+        streams.values().for_each(|stream| dispatch.opened(at(5), *stream));
         dispatch.lost(at(10), streams[&worker(1)], Error::new(ErrorKind::Retryable, "the connection ended"));
         let probe = dispatch.tick(at(1000), &BTreeMap::new());
         assert!(probe.contains(&Action::Probe { member: worker(1) }));
@@ -208,7 +226,7 @@ mod tests {
         dispatch.step(at(1002), 1, rows());
         assert_eq!(owing(&dispatch, 1), BTreeSet::from([worker(0).as_str()]));
         assert!(dispatch.waiting().contains("worker-0"));
-        dispatch.warmed(at(2000), &worker(1), Ok(()));
+        dispatch.warmed(at(2000), vec![(worker(1), Ok(()))]);
         dispatch.step(at(2001), 2, rows());
         assert_eq!(owing(&dispatch, 2).len(), 2);
     }
@@ -223,7 +241,7 @@ mod tests {
         dispatch.lost(at(20), streams[&worker(0)], Error::new(ErrorKind::Retryable, "the connection ended"));
         assert!(dispatch.waiting().contains("worker-1:1: opens the data set"), "{}", dispatch.waiting());
         assert!(dispatch.hopeless().is_none());
-        dispatch.warmed(at(9_000), &worker(1), Ok(()));
+        dispatch.warmed(at(9_000), vec![(worker(1), Ok(()))]);
         assert_eq!(owing(&dispatch, 0), BTreeSet::from([worker(1).as_str()]));
     }
 }

@@ -133,7 +133,7 @@ impl Dispatch {
         self.members.retain(|name, _| name == HERE || listed.contains(name));
         let new = list.iter().filter(|name| !self.members.contains_key(*name));
         let new: BTreeSet<String> = new.cloned().collect();
-        let are_cold = self.has_warm_worker();
+        let are_cold = self.is_served();
         self.members.extend(new.iter().map(|name| (name.clone(), Member::default())));
         let mut actions = Vec::new();
         if are_cold {
@@ -168,27 +168,23 @@ impl Dispatch {
     }
 
     /// A worker is at work on opening the data set of a stream, which takes as long as it takes.
-    pub(crate) fn opening(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
-        let mut actions = Vec::new();
-        if let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.is_open) {
-            stream.counts = None;
-            self.relieve(now, &mut actions);
+    pub(crate) fn opening(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.is_open) else { return };
+        stream.counts = None;
+        if let Some(member) = self.members.get_mut(&stream.member) {
+            member.is_opening();
         }
-        actions
     }
 
     /// A stream is open: data set, catalog and ops are ready. Where its worker had to make them ready, it can be late only
     /// from now on.
-    pub(crate) fn opened(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
-        let Some(stream) = self.streams.get_mut(&id) else { return Vec::new() };
+    pub(crate) fn opened(&mut self, now: Duration, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
         if let Some(member) = self.members.get_mut(&stream.member) {
             member.opened();
         }
         stream.is_open = true;
         stream.counts = stream.counts.or(Some(now));
-        let mut actions = Vec::new();
-        self.relieve(now, &mut actions);
-        actions
     }
 
     /// A stream has brought what it owed of a step (or its rival had).
@@ -272,7 +268,7 @@ impl Dispatch {
         match result {
             Ok(()) => {
                 member.is_back();
-                if !member.has_opened() && self.has_warm_worker() {
+                if !member.has_opened() && self.is_served() {
                     self.cool(&BTreeSet::from([name.to_owned()]), &mut actions);
                 }
                 self.redistribute(now, &mut actions);
@@ -308,6 +304,7 @@ impl Dispatch {
         if here {
             self.redistribute(now, &mut actions);
         }
+        self.relieve(now, &mut actions);
         self.hedge(now, progress, &mut actions);
         actions
     }

@@ -135,14 +135,16 @@ impl Model {
             10 => {
                 let Some(id) = dice.of(&all) else { return };
                 match dice.roll(4) {
-                    0 => self.dispatch.opening(now, id),
+                    0 => self.dispatch.opening(id),
                     _ => self.dispatch.opened(now, id),
                 }
+                Vec::new()
             }
             11 => {
                 let Some(name) = self.cold.pop() else { return };
                 let error = || Error::new(ErrorKind::Retryable, "not opened");
-                self.dispatch.warmed(now, &name, if dice.roll(4) > 0 { Ok(()) } else { Err(error()) })
+                let result = if dice.roll(4) > 0 { Ok(()) } else { Err(error()) };
+                self.dispatch.warmed(now, vec![(name, result)])
             }
             12 | 13 => {
                 (0..dice.roll(25)).for_each(|_| self.tick(dice));

@@ -140,8 +140,7 @@ impl<P: Fn(&str, Duration) -> Pace> Fleet<P> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.is_open && self.now >= stream.asked + OPENS_AFTER {
             stream.is_open = true;
-            let actions = self.dispatch.opened(self.now, id);
-            assert!(actions.is_empty(), "no member is cold");
+            self.dispatch.opened(self.now, id);
         }
         let pace = (self.pace)(&stream.member, self.now);
         let Some((&index, &asked)) = stream.tasks.first_key_value().filter(|_| stream.is_open) else {
@@ -198,7 +197,7 @@ impl<P: Fn(&str, Duration) -> Pace> Fleet<P> {
                     self.act(actions);
                 }
                 Action::Warm { member } => {
-                    let actions = self.dispatch.warmed(self.now, &member, Ok(()));
+                    let actions = self.dispatch.warmed(self.now, vec![(member, Ok(()))]);
                     self.act(actions);
                 }
             }

@@ -4,7 +4,7 @@ use super::data::{Dice, SLOTS, bytes, plan, specs, warnings};
 use super::throttled::{Limit, Throttled};
 use crate::recipe::RecipeSpec;
 use crate::run::walk::Walk;
-use crate::wire::{LaneRequest, RowHead, Token, WorkerStatus};
+use crate::wire::{LaneRequest, PlanId, RowHead, Token, WorkerStatus};
 use crate::worker::{Body, FinishedRows, Lane, Serve, serve};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
@@ -115,6 +115,10 @@ impl Serve for Simulated {
         assert_eq!(spec, super::data::spec());
         self.told.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn prepare(&self, _: PlanId) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async { Ok(self.told.load(Ordering::Relaxed)) })
     }
 
     fn open(&self, request: LaneRequest) -> BoxFuture<'_, Result<Option<Box<dyn Lane>>>> {

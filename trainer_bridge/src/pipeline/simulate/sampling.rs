@@ -9,7 +9,7 @@ const RANKS: u32 = 3;
 /// An epoch of at most this number of rows a rank is simulated whole, in about 0.2 s without the windows.
 const WHOLE_ROWS: u64 = 1 << 17;
 
-/// Of an epoch whose steps need windows of more entries than this, a part is simulated: shuffling so many takes a second.
+/// Of an epoch whose steps need windows of more entries than this, a part is simulated: shuffling these takes a second.
 const WHOLE_ENTRIES: u64 = 1 << 27;
 
 /// Rows of a rank that are counted in a longer epoch.
