@@ -149,7 +149,7 @@ async fn boxes_by_webdataset() {
     }
 }
 
-/// Each sample is in a page of its own, or with two others.
+/// Each sample is alone in a page, or with two others.
 #[tokio::test]
 async fn pages_by_pyarrow() {
     let three = Access::Pages { samples: 3, is_local: true };
