@@ -20,6 +20,8 @@ use std::num::NonZeroU32;
 const PAGE_BYTES: u64 = 512 << 10;
 /// Most bytes of the other columns of a row group if a reader cannot hold those of all row groups: a 32nd of a piece.
 const READ_AGAIN_BYTES: u64 = 8 << 10;
+/// Most pages of a column of a row group: every piece reads the places of all of them.
+const MOST_PAGES: usize = 1024;
 /// One row of this number at most may be in pages that do not begin at a multiple of their rows.
 const ALIGNED_ROWS: u64 = 32;
 
@@ -52,6 +54,7 @@ impl Regular {
             let page = page_rows(starts, rows)?;
             if has_dictionary
                 || is_list
+                || pages.locations.len() > MOST_PAGES
                 || bytes_of_full(pages.locations) > PAGE_BYTES
                 || found.is_some_and(|other| other != page)
             {
