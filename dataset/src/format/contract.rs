@@ -6,7 +6,7 @@ use super::listing::{Listing, Sources};
 use super::units::UnitRows;
 use crate::cache::RangeReader;
 use crate::catalog::columns::Mapping;
-use crate::catalog::{BlockTable, Draft, UnitStore};
+use crate::catalog::{BlockTable, Draft, Parts, UnitStore};
 use crate::{Error, ErrorKind, Layout, Result, Storage};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -93,6 +93,11 @@ pub(crate) trait Format: Send + Sync {
         _storage: &Storage,
     ) -> Result<Option<BlockTable>> {
         Ok(None)
+    }
+
+    /// Returns which parts of blocks can be read, for a catalog that was stored without it.
+    fn parts_of_stored(&self, _units: &[Bytes]) -> Result<Parts> {
+        Ok(Parts::None)
     }
 
     /// Reads `columns` of rows of one unit.

@@ -55,9 +55,10 @@ pub(crate) struct Index {
     pub(crate) listing_notes: Option<usize>,
     #[serde(default)]
     pub(crate) null_columns: Vec<String>,
-    /// Whether a part of any block of units can be read. Absent in catalogs of earlier builds, whose blocks are read whole.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) has_parts: bool,
+    /// Whether samples of any block of units can be read without the rest of it. Absent in catalogs of earlier builds, whose
+    /// units tell.
+    #[serde(default)]
+    pub(crate) has_parts: Option<bool>,
     /// The samples of a page, if pages of that number of samples can be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) page_samples: Option<NonZeroU32>,
@@ -103,19 +104,19 @@ impl Index {
             notes: catalog.notes.clone(),
             listing_notes: catalog.listing_notes,
             null_columns: catalog.null_columns.clone(),
-            has_parts: parts == Parts::Samples,
+            has_parts: Some(parts == Parts::Samples),
             page_samples: if let Parts::Pages(samples) = parts { Some(samples) } else { None },
             columns_version: format::of(catalog.layout).columns_version(),
             tables,
         }
     }
 
-    /// Returns which parts of blocks of units can be read.
-    pub(crate) fn parts(&self) -> Parts {
-        match self.page_samples {
-            Some(samples) => Parts::Pages(samples),
-            None if self.has_parts => Parts::Samples,
-            None => Parts::None,
+    /// Returns which parts of blocks of units can be read; `None` if an earlier build did not say.
+    pub(crate) fn parts(&self) -> Option<Parts> {
+        match (self.page_samples, self.has_parts?) {
+            (Some(samples), _) => Some(Parts::Pages(samples)),
+            (None, true) => Some(Parts::Samples),
+            (None, false) => Some(Parts::None),
         }
     }
 }

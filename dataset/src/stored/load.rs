@@ -144,7 +144,11 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
             if !blocks.units_fit(units.len(), objects.len()) {
                 return Err("a block is in a unit that does not exist".into());
             }
-            columns_of_units(&tables, units, &schema, blocks.samples(), index.parts())?
+            let parts = match index.parts() {
+                Some(parts) => parts,
+                None => parts_of_stored(&units, index.layout, storage).await?,
+            };
+            columns_of_units(&tables, units, &schema, blocks.samples(), parts)?
         }
     };
     if !has_memory {
@@ -179,7 +183,8 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         probed: index.probed,
         unsupported: index.unsupported,
     };
-    Ok(Found { catalog, converted: index.version != VERSION || !has_memory })
+    let says_parts = index.has_parts.is_some() || !matches!(catalog.content, Content::Units { .. });
+    Ok(Found { catalog, converted: index.version != VERSION || !has_memory || !says_parts })
 }
 
 fn load_samples(
@@ -208,6 +213,11 @@ async fn load_units(tables: &Tables, object: ObjectRef, storage: &Storage) -> Re
     }
     let bytes = storage.read(&object, 0..object.size).await.map_err(|e| e.to_string())?;
     units.held(bytes)
+}
+
+async fn parts_of_stored(units: &UnitStore, layout: Layout, storage: &Storage) -> Result<Parts, String> {
+    let units = units.all(storage).await.map_err(|e| e.to_string())?;
+    format::of(layout).parts_of_stored(&units).map_err(|e| e.to_string())
 }
 
 /// `schema` is that of the data set, with the added columns.

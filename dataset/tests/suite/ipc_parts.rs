@@ -137,7 +137,7 @@ async fn the_default_shuffle_permutes_what_can_be_read_in_parts() {
 }
 
 #[tokio::test]
-async fn a_stored_catalog_that_does_not_state_it_is_read_by_blocks() {
+async fn the_units_of_a_catalog_that_does_not_state_it_tell() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.arrow"), stream(0..200, 200, 2_000)).unwrap();
     let open = || Dataset::open_with(path(folder.path()), options(CatalogStore::Beside));
@@ -152,8 +152,10 @@ async fn a_stored_catalog_that_does_not_state_it_is_read_by_blocks() {
     assert_eq!(index.as_object_mut().unwrap().remove("has_parts"), Some(true.into()));
     std::fs::write(&indexes[0], index.to_string()).unwrap();
     let older = open().await.unwrap();
-    assert_eq!(older.catalog().access(), Access::Blocks);
+    assert_eq!(older.catalog().access(), Access::Samples);
     assert_eq!(older.catalog().hashes(), built.catalog().hashes());
+    let index: serde_json::Value = serde_json::from_slice(&std::fs::read(&indexes[0]).unwrap()).unwrap();
+    assert_eq!(index["has_parts"], true, "it was stored again");
 }
 
 /// Offsets that decrease are found in a part as in its block, and name the file. Rows after them are read.

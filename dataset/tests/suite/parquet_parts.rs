@@ -198,7 +198,7 @@ async fn filtered_pages_of_several_samples_are_shuffled_in_blocks() {
 }
 
 #[tokio::test]
-async fn a_stored_catalog_that_does_not_state_it_is_read_by_blocks() {
+async fn a_catalog_that_does_not_state_them_is_rebuilt_and_takes_its_cursors() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(
         folder.path().join("a.parquet"),
@@ -222,13 +222,17 @@ async fn a_stored_catalog_that_does_not_state_it_is_read_by_blocks() {
     let older = open().await;
     assert_eq!(older.catalog().access(), Access::Blocks);
     assert_eq!(older.catalog().hashes(), built.catalog().hashes());
+    index["columns_version"] = 3.into();
+    std::fs::write(&indexes[0], index.to_string()).unwrap();
+    let rebuilt = open().await;
+    assert_eq!(rebuilt.catalog().access(), Access::Pages { samples: 3, is_local: true });
 
     // A cursor of the older order is continued with the new catalog, sample for sample.
     let shuffle = Shuffle::seeded(7);
     let before = older.plan(&shuffle).unwrap();
     let saved = before.cursor(0, Position(100));
     assert!(built.plan(&shuffle).unwrap().check(&saved).is_err());
-    let after = built.plan(&shuffle.as_saved(&saved.fingerprint)).unwrap();
+    let after = rebuilt.plan(&shuffle.as_saved(&saved.fingerprint)).unwrap();
     after.check(&saved).unwrap();
     let samples = |plan: &feedstock_dataset::Plan| -> Vec<SampleId> {
         let mut order = plan.epoch(0);

@@ -92,6 +92,16 @@ impl Format for Ipc {
         memory_of_stored(blocks, &units.all(storage).await?, mapping)
     }
 
+    fn parts_of_stored(&self, units: &[Bytes]) -> Result<Parts> {
+        for unit in units {
+            let (unit, _) = unpack(unit)?;
+            if unit.cuts.is_empty() {
+                return Ok(Parts::None);
+            }
+        }
+        Ok(Parts::Samples)
+    }
+
     async fn read_unit(
         &self,
         unit: UnitRows,

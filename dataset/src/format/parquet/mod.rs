@@ -88,9 +88,10 @@ impl Format for Parquet {
     }
 
     /// 1: the columns that statistics prove to have nulls are listed. 2: blocks have their memory, which only footers
-    /// state. 3: pages that begin within a row are marked, which a program that ignores the marks would misread.
+    /// state. 3: pages that begin within a row are marked, which a program that ignores the marks would misread. 4: the samples of
+    /// a page are stated, if it can be read without the rest of its row group.
     fn columns_version(&self) -> u32 {
-        3
+        4
     }
 
     fn has_statistics(&self) -> bool {
