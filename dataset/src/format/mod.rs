@@ -28,6 +28,7 @@ mod metadata_table;
 pub(crate) mod parquet;
 mod partitions;
 mod pattern;
+pub(crate) mod recent;
 mod recognise;
 mod shards;
 pub(crate) mod sides;

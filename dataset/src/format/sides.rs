@@ -7,13 +7,11 @@
 //! holds those of the units that it read first, up to [`HELD_BYTES`]; the units that were read longest ago are dropped. A
 //! sample has 4 to 100 bytes of them: 10⁶ samples of images with labels take about 12 MB.
 
+use super::recent::Recent;
 use crate::cache::RangeReader;
 use crate::{ObjectRef, Result};
 use bytes::Bytes;
-use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::OnceCell;
 
 /// Limit on what one reader holds.
 pub(super) const HELD_BYTES: u64 = 32 << 20;
@@ -26,15 +24,13 @@ pub(super) const UNIT_BYTES: u64 = 2 << 20;
 pub(crate) struct Side(Vec<(u64, Bytes)>);
 
 /// The small buffers that one reader holds, by unit. Clones share them.
-#[derive(Clone, Default)]
-pub(crate) struct Sides(Arc<Mutex<Held>>);
+#[derive(Clone)]
+pub(crate) struct Sides(Recent<Side>);
 
-#[derive(Default)]
-struct Held {
-    units: HashMap<u32, Arc<OnceCell<Side>>>,
-    /// Units whose bytes are counted, the one that was read longest ago first.
-    counted: VecDeque<(u32, u64)>,
-    bytes: u64,
+impl Default for Sides {
+    fn default() -> Self {
+        Self(Recent::new(HELD_BYTES))
+    }
 }
 
 impl Sides {
@@ -51,34 +47,15 @@ impl Sides {
         if bytes > UNIT_BYTES {
             return Ok(Side::default());
         }
-        let cell = self.held().units.entry(unit).or_default().clone();
-        let read = || async {
+        let read = async {
             let read = reader.read_ranges(object, ranges).await?;
             // Copied: ranges that are read together share memory with the bytes between them.
             let copied = read.iter().map(|bytes| Bytes::copy_from_slice(bytes));
             let mut side: Vec<(u64, Bytes)> = ranges.iter().map(|range| range.start).zip(copied).collect();
             side.sort_unstable_by_key(|(start, bytes)| (*start, bytes.len()));
-            self.held().count(unit, bytes);
             Ok(Side(side))
         };
-        cell.get_or_try_init(read).await.cloned()
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Held {
-    fn count(&mut self, unit: u32, bytes: u64) {
-        self.counted.push_back((unit, bytes));
-        self.bytes += bytes;
-        while self.bytes > HELD_BYTES
-            && let Some((oldest, bytes)) = self.counted.pop_front()
-        {
-            self.units.remove(&oldest);
-            self.bytes -= bytes;
-        }
+        self.0.get(unit, read, |_| bytes).await
     }
 }
 
@@ -127,16 +104,5 @@ mod tests {
         assert_eq!(side.get(&(9..11)), None);
         assert_eq!(side.get(&(15..17)), None);
         assert_eq!(side.get(&(99..99)).as_deref(), Some(b"".as_slice()));
-    }
-
-    #[test]
-    fn the_units_that_were_read_longest_ago_are_dropped() {
-        let mut held = Held::default();
-        for unit in 0..40 {
-            held.units.insert(unit, Arc::default());
-            held.count(unit, 1 << 20);
-        }
-        assert_eq!((held.bytes, held.units.len()), (HELD_BYTES, 32));
-        assert!(held.units.contains_key(&39) && !held.units.contains_key(&7));
     }
 }

@@ -82,8 +82,15 @@ impl Member {
         self.has_opened = false;
     }
 
-    /// It has the data set open.
+    /// It has the data set open. While it is cold, that is heard from one of its earlier streams, and it still gets nothing to
+    /// do.
     pub(super) fn opened(&mut self) {
+        self.has_opened = true;
+    }
+
+    /// It was cold, and has the data set open.
+    pub(super) fn warmed(&mut self) {
+        self.is_back();
         (self.has_opened, self.is_cold) = (true, false);
     }
 

@@ -84,10 +84,7 @@ impl Dispatch {
                 continue;
             };
             match result {
-                Ok(()) => {
-                    member.opened();
-                    member.is_back();
-                }
+                Ok(()) => member.warmed(),
                 Err(error) => {
                     member.lost(now, error, next_stream);
                 }
