@@ -6,7 +6,7 @@ use super::output::{Output, bytes, count};
 use super::progress::Reporter;
 use super::source::SourceArgs;
 use clap::{Args, ValueEnum};
-use feedstock_dataset::Shuffle;
+use feedstock_dataset::{MAX_PAGE_BYTES, Shuffle};
 use feedstock_ingest::{
     OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteReport, RewriteStage, rewrite,
 };
@@ -166,6 +166,21 @@ impl Command {
         }
     }
 
+    /// Says that pages are too large for a shuffle to permute them.
+    fn note_on_pages(&self, report: &RewriteReport) -> Option<String> {
+        let samples = u64::from(self.page_samples?.get());
+        let sample_bytes = report.payload_bytes / report.samples.max(1);
+        let page_bytes = sample_bytes.saturating_mul(samples);
+        (page_bytes > MAX_PAGE_BYTES).then(|| {
+            let (page_bytes, most) = (bytes(page_bytes), bytes(MAX_PAGE_BYTES));
+            let remedy = match MAX_PAGE_BYTES / sample_bytes.max(1) {
+                0 => "write without --page-samples".to_owned(),
+                fewer => format!("write with --page-samples {}", fewer.min(2)),
+            };
+            format!("{page_bytes} each; a shuffle permutes blocks where pages have over {most}: {remedy}")
+        })
+    }
+
     fn print(&self, common: &Common, report: &RewriteReport, seconds: f64) -> Outcome {
         let mut output = Output::new();
         if common.json {
@@ -187,6 +202,7 @@ impl Command {
                 "kept_samples": report.kept_samples,
                 "kept": kept.collect::<Vec<_>>(),
                 "ids_digest": report.ids.to_string(),
+                "pages_note": self.note_on_pages(report),
                 "verified": report.verified,
                 "seconds": seconds,
             }))?;
@@ -203,6 +219,9 @@ impl Command {
         ))?;
         if report.resumed_shards > 0 {
             output.fact("resumed", format!("{} shards existed already", count(report.resumed_shards)))?;
+        }
+        if let Some(note) = self.note_on_pages(report) {
+            output.fact("pages", note)?;
         }
         if self.max_side.is_some() {
             output.fact("shrunk", count(report.shrunk))?;

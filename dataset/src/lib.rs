@@ -57,8 +57,8 @@ mod stored;
 pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{
-    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Layout, Objects, Progress, ProgressFn,
-    UnsupportedAudio,
+    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Layout, MAX_PAGE_BYTES, Objects,
+    Progress, ProgressFn, UnsupportedAudio,
 };
 pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};

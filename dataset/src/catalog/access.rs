@@ -4,6 +4,10 @@ use super::{Catalog, Content, Layout, Parts};
 use crate::storage::{Location, Scheme};
 use feedstock_plan::Access;
 
+/// Most mean bytes of a Parquet page that a shuffle permutes, but for the last page of a row group: twice those of a piece on object
+/// storage.
+pub const MAX_PAGE_BYTES: u64 = 512 << 10;
+
 impl Catalog {
     /// Returns what reading a few consecutive samples takes. It follows from the layout and from where the objects are, never
     /// from measurements, so that ranks and workers choose the same order.
@@ -31,19 +35,12 @@ impl Catalog {
     pub(crate) fn why_blocks(&self, is_filtered: bool) -> Option<String> {
         match &self.content {
             Content::Units { parts: Parts::None, .. } if self.layout == Layout::HfParquet => {
-                let fewer =
-                    "the pages of its Parquet files hold many samples, or different numbers of samples";
-                let remedy = "write pages of a few samples (feedstock shard --page-samples 2)";
-                Some(format!(
-                    "{fewer}, or an earlier release stored its catalog; {remedy}, or rebuild the catalog"
-                ))
+                let why = "the pages of its Parquet files hold many samples, different numbers of samples, or over 512 KiB";
+                Some(format!("{why}; write pages of a few samples (feedstock shard --page-samples 2)"))
             }
             Content::Units { parts: Parts::None, .. } => {
                 let whole = "some batches of its Arrow IPC files are compressed, or have lists, dictionaries or views";
-                let remedy = "write them uncompressed (feedstock shard --format ipc)";
-                Some(format!(
-                    "{whole}, or an earlier release stored its catalog; {remedy}, or rebuild the catalog"
-                ))
+                Some(format!("{whole}; write them uncompressed (feedstock shard --format ipc)"))
             }
             Content::Units { parts: Parts::Pages(samples), .. } if is_filtered && samples.get() > 1 => {
                 let pages = format!("the filter leaves parts of its Parquet pages of {samples} samples");

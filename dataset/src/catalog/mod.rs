@@ -28,6 +28,7 @@ mod union;
 mod units;
 mod unsupported;
 
+pub use access::MAX_PAGE_BYTES;
 pub(crate) use added::{Added, FoundIn};
 pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder, VIEW_BYTES, column};
 pub use layout::Layout;

@@ -10,14 +10,12 @@
 
 use super::super::sides::{HELD_BYTES, UNIT_BYTES};
 use super::page_rows::GroupPages;
-use crate::catalog::Parts;
+use crate::catalog::{MAX_PAGE_BYTES, Parts};
 use parquet::arrow::ProjectionMask;
 use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::page_index::offset_index::PageLocation;
 use std::num::NonZeroU32;
 
-/// Most mean bytes of a page, but for the last of a row group: twice those of a piece on object storage.
-const PAGE_BYTES: u64 = 512 << 10;
 /// Most bytes of the other columns of a row group if a reader cannot hold those of all row groups: a 32nd of a piece.
 const READ_AGAIN_BYTES: u64 = 8 << 10;
 /// Most pages of a column of a row group: every piece reads the places of all of them.
@@ -55,7 +53,7 @@ impl Regular {
             if has_dictionary
                 || is_list
                 || pages.locations.len() > MOST_PAGES
-                || bytes_of_full(pages.locations) > PAGE_BYTES
+                || bytes_of_full(pages.locations) > MAX_PAGE_BYTES
                 || found.is_some_and(|other| other != page)
             {
                 return None;
