@@ -166,7 +166,7 @@ impl Command {
         }
     }
 
-    /// Says that pages are too large for a shuffle to permute them.
+    /// Notes that pages are too large for a shuffle to permute them.
     fn note_on_pages(&self, report: &RewriteReport) -> Option<String> {
         let samples = u64::from(self.page_samples?.get());
         let sample_bytes = report.payload_bytes / report.samples.max(1);

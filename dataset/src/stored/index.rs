@@ -55,8 +55,8 @@ pub(crate) struct Index {
     pub(crate) listing_notes: Option<usize>,
     #[serde(default)]
     pub(crate) null_columns: Vec<String>,
-    /// Whether samples of any block of units can be read without the rest of it. Absent in catalogs of earlier builds, whose
-    /// units tell.
+    /// Whether samples of any block of units can be read without the rest of it. In catalogs of earlier builds it is absent, and
+    /// follows from the units.
     #[serde(default)]
     pub(crate) has_parts: Option<bool>,
     /// The samples of a page, if pages of that number of samples can be read.
@@ -111,7 +111,7 @@ impl Index {
         }
     }
 
-    /// Returns which parts of blocks of units can be read; `None` if an earlier build did not say.
+    /// Returns which parts of blocks of units can be read; `None` if an earlier build did not state it.
     pub(crate) fn parts(&self) -> Option<Parts> {
         match (self.page_samples, self.has_parts?) {
             (Some(samples), _) => Some(Parts::Pages(samples)),
