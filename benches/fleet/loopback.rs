@@ -1,7 +1,7 @@
 //! One worker and its rank compared with the engine in this process, on the same cores.
 
 use super::worker::By;
-use super::{Bench, Worker, addresses, job, run, steady};
+use super::{Bench, STEPS, WARM_STEPS, Worker, addresses, job, run, steady};
 use crate::support::median;
 use feedstock::workers::{ClientTls, FleetIdentity};
 use feedstock::{Dataset, Workers};
@@ -85,7 +85,7 @@ fn round(bench: &Bench, dataset: &Dataset, trust: &Trust, threads: usize, case: 
             (job.workers(if tls { trust.of(named) } else { named }), workers)
         }
     };
-    let steady = steady(&mut run(&job), &workers);
+    let steady = steady(&mut run(&job), &workers, (WARM_STEPS, STEPS));
     case.rate.push(steady.samples_per_s);
     case.rank_cpu.push(steady.cpu_per_1000);
     case.worker_cpu.push(steady.worker_cpu_per_1000);

@@ -1,9 +1,10 @@
-//! A fleet of real `feedstock worker` processes: `cargo bench --profile dev --bench fleet [scale] [loopback] [loss]`.
+//! A fleet of real `feedstock worker` processes: `cargo bench --profile dev --bench fleet [scale] [many] [loopback] [loss]`.
 //! Each worker is limited to a share of a core, so that five of them do not compete for the two cores of the machine
 //! for which the figures are stated.
 //!
 //! - `scale`: one worker and five, a fifth of a core each, over the same steps. Ranks connect by TCP, as to other
 //!   machines.
+//! - `many`: 1, 8 and 24 workers, a 25th of a core each: their shares of the order must be equal, too.
 //! - `loopback`: one worker and its rank on N cores, compared with the engine in this process on the same N; by the
 //!   host's socket, by TCP, and by TCP with TLS and a token.
 //! - `loss`: four workers, of which one is killed, or stopped, in mid-epoch. Reports the latest batch, the time until
@@ -66,10 +67,14 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == worker::WORD) {
         return worker::be_one();
     }
-    let parts: [(&str, Part); 3] =
-        [("scale", scale::measure), ("loopback", loopback::measure), ("loss", loss::measure)];
+    let parts: [(&str, Part); 4] = [
+        ("scale", scale::measure),
+        ("many", scale::measure_many),
+        ("loopback", loopback::measure),
+        ("loss", loss::measure),
+    ];
     if let Some(word) = words.iter().find(|word| parts.iter().all(|(name, _)| name != word)) {
-        println!("the part must be scale, loopback or loss; got '{word}'");
+        println!("the part must be scale, many, loopback or loss; got '{word}'");
         return ExitCode::FAILURE;
     }
     let group = match Group::new(&format!("feedstock-bench-{}", std::process::id())) {
@@ -137,17 +142,17 @@ struct Steady {
     worker_cpu_per_1000: f64,
 }
 
-/// Measures [`STEPS`] steps after [`WARM_STEPS`], all of the first epoch.
-fn steady(ranks: &mut RankIterator, workers: &[Worker]) -> Steady {
-    for _ in 0..WARM_STEPS {
+/// Measures `steps` steps after `warm_steps`.
+fn steady(ranks: &mut RankIterator, workers: &[Worker], (warm_steps, steps): (usize, usize)) -> Steady {
+    for _ in 0..warm_steps {
         next_batch(ranks);
     }
     let used = || workers.iter().map(Worker::cpu_s).collect::<Vec<f64>>();
     let (begun, cpu, before) = (Instant::now(), cpu_s(), used());
-    for _ in 0..STEPS {
+    for _ in 0..steps {
         next_batch(ranks);
     }
-    let (seconds, samples) = (begun.elapsed().as_secs_f64(), STEPS as f64 * BATCH as f64);
+    let (seconds, samples) = (begun.elapsed().as_secs_f64(), steps as f64 * BATCH as f64);
     let hedged = ranks.stats().engine.hedged_samples;
     assert_eq!(hedged, 0, "rows were requested twice although no worker was slow");
     let theirs: Vec<f64> = used().iter().zip(&before).map(|(after, before)| after - before).collect();

@@ -1,7 +1,8 @@
-//! One worker and five, over the same steps.
+//! One worker and several, with the same share of a core each.
 
-use super::{Bench, Steady, Worker, addresses, job, run, steady};
-use crate::support::median;
+use super::{Bench, STEPS, Steady, WARM_STEPS, Worker, addresses, job, run, steady};
+use crate::support::{WINDOW, median};
+use feedstock::Shuffle;
 
 const ROUNDS: usize = 3;
 const FLEETS: [usize; 2] = [1, 5];
@@ -14,7 +15,7 @@ pub(super) fn measure(bench: &Bench) {
     let round = |workers: usize| -> Steady {
         let workers = Worker::fleet(bench, workers, CORES);
         let mut ranks = run(&job(&dataset).workers(addresses(&workers)));
-        steady(&mut ranks, &workers)
+        steady(&mut ranks, &workers, (WARM_STEPS, STEPS))
     };
     let mut rates = FLEETS.map(|_| Vec::new());
     let mut factors = Vec::new();
@@ -40,4 +41,28 @@ pub(super) fn measure(bench: &Bench) {
          (median of {ROUNDS} rounds), goal 4.8 ×",
         median(&mut factors)
     );
+}
+
+/// Sizes of fleets for [`measure_many`].
+const MANY: [usize; 3] = [1, 8, 24];
+
+/// Cores per worker: 24 leave one for the rank.
+const FEW_CORES: f64 = 0.04;
+
+/// Steps per worker that are measured, after a third of them: each fleet takes as long.
+const STEPS_OF_WORKER: usize = 6;
+
+pub(super) fn measure_many(bench: &Bench) {
+    let job = job(&bench.dataset()).shuffle(Shuffle::seeded(7).window(WINDOW)); // of as many lanes as by default
+    let mut of_one = None;
+    for size in MANY {
+        let workers = Worker::fleet(bench, size, FEW_CORES);
+        let mut ranks = run(&job.clone().workers(addresses(&workers)));
+        let steps = (STEPS_OF_WORKER / 3 * size, STEPS_OF_WORKER * size);
+        let rate = steady(&mut ranks, &workers, steps).samples_per_s;
+        let linear = rate / (*of_one.get_or_insert(rate) * size as f64);
+        println!(
+            "many: {size} workers at {FEW_CORES} of a core: {rate:.1} images/s, {linear:.3} of linear, goal 0.9"
+        );
+    }
 }

@@ -62,7 +62,7 @@ fn pages_of_a_few_samples_are_shuffled_by_pages() {
     assert_eq!(quality["why_blocks"], Value::Null);
     let large = reported(&place, &["shard", &from, &place.named("pages"), "--page-samples", "1000"]);
     let note = large["pages_note"].as_str().unwrap();
-    assert!(note.contains("512") && note.contains("--page-samples 2"), "{note}");
+    assert!(note.contains("over 524 kB: write with --page-samples 2"), "{note}");
     let refused = place.complaint(
         2,
         &["shard", &from, &place.named("ipc"), "--quiet", "--format", "ipc", "--page-samples", "2"],

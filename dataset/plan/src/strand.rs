@@ -5,30 +5,41 @@ use crate::step::PlannedRow;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Minimum strands of an order, so that a handful of workers can have nearly equal shares: 64 over 5 are 13 or 12.
-const LEAST_STRANDS: u32 = 64;
+/// Minimum parts of an order.
+const LEAST_PARTS: u32 = 64;
+
+/// Maximum strands of an order of at most that many lanes. 500 workers then have 8 or 9 each.
+const MOST_STRANDS: u32 = 4096;
 
 /// How an order is cut into strands.
 ///
-/// A strand is a lane. An order may have fewer than 64 lanes (small data sets; without a shuffle there is one). Then a lane's
-/// blocks are dealt out in turn to several strands, because its window spans few blocks, and a hash would share them out
-/// unevenly. Either way, except at lanes' borders, a block belongs to one strand, so one worker fetches it. With a full
-/// shuffle, where samples are fetched one by one, the samples are dealt out in the same way.
+/// ```text
+/// order ─▶ lanes ─▶ parts: a lane's blocks in turn, 64 of all lanes or more ─▶ strands: a part's blocks in turn, some 4,096
+/// ```
+/// A part is a lane. An order may have fewer than 64 lanes (small data sets; without a shuffle there is one). Then a lane's
+/// blocks are dealt out in turn to several parts, because its window spans few blocks, and a hash would share them out
+/// unevenly. A part has nearly the same number of rows of each step, so workers are given whole parts first. The blocks of each part
+/// are dealt out to strands, so that what is left can be shared by any number of workers. Except at lanes' borders, a block belongs
+/// to one strand, so one worker fetches it. With a full shuffle, where samples are fetched one by one, the samples are dealt out in
+/// the same way.
 ///
 /// ```
 /// # use feedstock_plan::{Plan, Shuffle};
 /// # use feedstock_plan::{Access, DataHashes, PlanInput};
 /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
 /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
-/// let strands = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.strands().count());
-/// assert_eq!(strands(Shuffle::none())?, 64); // the one lane is dealt out to 64 strands
-/// assert_eq!(strands(Shuffle::seeded(7).lanes(8))?, 64); // 8 strands a lane
+/// let strands = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.strands());
+/// let unshuffled = strands(Shuffle::none())?; // its one lane is dealt out to 64 parts
+/// assert_eq!((unshuffled.parts(), unshuffled.count()), (64, 4096));
+/// let of_lanes = strands(Shuffle::seeded(7).lanes(100))?; // each lane is a part of 40 strands
+/// assert_eq!((of_lanes.parts(), of_lanes.count()), (100, 4000));
 /// # Ok::<(), feedstock_base::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strands {
     lanes: u32,
-    of_lane: u32,
+    parts_of_lane: u32,
+    of_part: u32,
 }
 
 /// Some strands of an order.
@@ -46,16 +57,40 @@ pub struct Strands {
 pub struct StrandSet(BTreeSet<u32>);
 
 impl Strands {
+    fn of_lanes(lanes: u32) -> Self {
+        let lanes = lanes.max(1);
+        let parts_of_lane = LEAST_PARTS.div_ceil(lanes);
+        let of_part = (MOST_STRANDS / lanes.saturating_mul(parts_of_lane)).max(1);
+        Self { lanes, parts_of_lane, of_part }
+    }
+
     /// Returns the number of strands.
     pub fn count(&self) -> u32 {
-        self.lanes.saturating_mul(self.of_lane)
+        self.parts().saturating_mul(self.of_part)
+    }
+
+    /// Returns the number of parts: 64 to 126, or the number of lanes if that is larger.
+    pub fn parts(&self) -> u32 {
+        self.lanes.saturating_mul(self.parts_of_lane)
     }
 
     /// Returns the strand that a row belongs to, below [`count`](Self::count).
     pub fn of(&self, row: &PlannedRow) -> u32 {
+        let of_lane = self.parts_of_lane * self.of_part;
         #[expect(clippy::cast_possible_truncation, reason = "a remainder by a u32")]
-        let turn = (row.turn % u64::from(self.of_lane)) as u32;
-        row.lane.0 * self.of_lane + turn
+        let turn = (row.turn % u64::from(of_lane)) as u32;
+        row.lane.0 * of_lane + turn
+    }
+
+    /// Returns the part that a strand belongs to, below [`parts`](Self::parts).
+    pub fn part_of(&self, strand: u32) -> u32 {
+        let of_lane = self.parts_of_lane * self.of_part;
+        strand / of_lane * self.parts_of_lane + strand % of_lane % self.parts_of_lane
+    }
+
+    /// Returns the strands of a part.
+    pub fn of_part(&self, part: u32) -> StrandSet {
+        (0..self.count()).filter(|strand| self.part_of(*strand) == part).collect()
     }
 }
 
@@ -90,8 +125,27 @@ impl FromIterator<u32> for StrandSet {
 impl Plan {
     /// Returns how this order is cut into strands.
     pub fn strands(&self) -> Strands {
-        let lanes = self.fingerprint().lanes.max(1);
-        let of_lane = LEAST_STRANDS.div_ceil(lanes);
-        Strands { lanes, of_lane }
+        Strands::of_lanes(self.fingerprint().lanes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_equally_many_strands() {
+        for lanes in [1, 2, 7, 8, 63, 64, 65, 100, 4096, 5000] {
+            let strands = Strands::of_lanes(lanes);
+            assert!(strands.count() <= MOST_STRANDS.max(lanes), "{strands:?}");
+            assert!(strands.count() > MOST_STRANDS / 2, "{strands:?}");
+            assert!(strands.parts() >= LEAST_PARTS && strands.parts() < LEAST_PARTS + lanes, "{strands:?}");
+            let mut of_parts = vec![0; strands.parts() as usize];
+            (0..strands.count()).for_each(|strand| of_parts[strands.part_of(strand) as usize] += 1);
+            assert!(of_parts.iter().all(|count| *count == strands.of_part), "{strands:?}");
+            let part = strands.of_part(5);
+            assert_eq!(part.len(), strands.of_part as usize);
+            assert!(part.iter().all(|strand| strands.part_of(strand) == 5));
+        }
     }
 }

@@ -1,60 +1,128 @@
 //! Which worker serves which strand: rendezvous hashing with bounded loads, a pure function of the workers' names.
 //!
+//! ```text
+//! part ─▶ the worker that ranks first ─▶ once that one has its share: what is left of the part to the next one
+//! ```
 //! Every rank computes the same, so that one worker fetches a strand's blocks for all ranks. A worker more or less
-//! moves few strands but those that were its own; no worker has more than its equal share, rounded up.
+//! moves few strands but those that were its own. A whole part has nearly the same number of rows of each step, some of its strands
+//! have not, so workers get whole parts where their shares allow it.
 
 use std::collections::BTreeSet;
 
-/// By strand, which of `members` serves it. The same members in any order give the same answer.
+/// By strand, which of `members` serves it; `parts` has each strand's part. The same members in any order give the same answer, and
+/// their numbers of strands differ by at most one.
 ///
-/// Each strand ranks the members by a hash of both (highest random weight, Thaler and Ravishankar 1998) and takes the first
-/// one that has room left (bounded loads, Mirrokni, Thorup and Zadimoghaddam 2018).
-pub(super) fn assign<'a>(members: &BTreeSet<&'a str>, strands: u32) -> Vec<&'a str> {
+/// Each part ranks the members by a hash of both (highest random weight, Thaler and Ravishankar 1998) and takes the first ones that
+/// have room left (bounded loads, Mirrokni, Thorup and Zadimoghaddam 2018).
+pub(super) fn assign<'a>(members: &BTreeSet<&'a str>, parts: &[u32]) -> Vec<&'a str> {
     if members.is_empty() {
         return Vec::new();
     }
-    let members: Vec<&str> = members.iter().copied().collect();
-    let room = strands.div_ceil(u32::try_from(members.len()).unwrap_or(u32::MAX));
-    let mut loads = vec![0; members.len()];
-    let choose = |strand: u32| {
-        let mut ranked: Vec<usize> = (0..members.len()).collect();
-        ranked.sort_by_key(|&member| std::cmp::Reverse(weight(members[member], strand)));
-        let chosen = ranked.iter().copied().find(|&member| loads[member] < room).unwrap_or(ranked[0]);
-        loads[chosen] += 1;
-        members[chosen]
-    };
-    (0..strands).map(choose).collect()
+    let (equal, more) = (parts.len() / members.len(), parts.len() % members.len());
+    let share = |(at, name): (usize, &&'a str)| Share::of(name, equal + usize::from(at < more));
+    let mut shares: Vec<Share<'a>> = members.iter().enumerate().map(share).collect();
+    let mut chosen = vec![""; parts.len()];
+    for (part, strands) in (0..).zip(strands_of(parts)) {
+        let mut left = strands.as_slice();
+        while !left.is_empty()
+            && let Some(at) = first_with_room(&shares, part)
+        {
+            let (own, others) = left.split_at(left.len().min(shares[at].room));
+            own.iter().for_each(|&strand| chosen[strand] = shares[at].name);
+            shares[at].room -= own.len();
+            left = others;
+        }
+    }
+    chosen
 }
 
-fn weight(member: &str, strand: u32) -> u64 {
-    twox_hash::XxHash64::oneshot(u64::from(strand), member.as_bytes())
+/// Returns which of the members that have room ranks first for a part.
+fn first_with_room(shares: &[Share<'_>], part: u64) -> Option<usize> {
+    let fit = shares.iter().enumerate().filter(|(_, share)| share.room > 0);
+    fit.max_by_key(|(_, share)| share.weight(part)).map(|(at, _)| at)
+}
+
+/// By part, its strands.
+fn strands_of(parts: &[u32]) -> Vec<Vec<usize>> {
+    let mut strands = vec![Vec::new(); parts.iter().max().map_or(0, |last| *last as usize + 1)];
+    parts.iter().enumerate().for_each(|(strand, &part)| strands[part as usize].push(strand));
+    strands
+}
+
+/// A member, and how many more strands it serves.
+struct Share<'a> {
+    name: &'a str,
+    hash: u64,
+    room: usize,
+}
+
+impl<'a> Share<'a> {
+    fn of(name: &'a str, room: usize) -> Self {
+        Self { name, hash: twox_hash::XxHash64::oneshot(0, name.as_bytes()), room }
+    }
+
+    /// A hash of the member and a part: a step of splitmix64.
+    fn weight(&self, part: u64) -> u64 {
+        let mut z = self.hash.wrapping_add(part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const PARTS: u32 = 64;
+    const OF_PART: u32 = 64;
+
     fn names(n: usize) -> Vec<String> {
         (0..n).map(|i| format!("10.0.0.{i}:7117")).collect()
     }
 
     fn of(names: &[String]) -> Vec<&str> {
-        assign(&names.iter().map(String::as_str).collect(), 64)
+        let parts: Vec<u32> = (0..PARTS * OF_PART).map(|strand| strand % PARTS).collect();
+        assign(&names.iter().map(String::as_str).collect(), &parts)
     }
 
     #[test]
-    fn shares_are_equal_and_few_strands_move() {
-        for n in 1..12 {
+    fn shares_are_equal_and_mostly_of_whole_parts() {
+        for n in [1, 2, 5, 11, 24, 40, 64, 70, 500] {
             let all = names(n);
             let chosen = of(&all);
             for name in &all {
-                let load = chosen.iter().filter(|member| **member == name).count();
-                assert!(load <= 64usize.div_ceil(n), "{load} of 64 for one of {n}");
+                let own = (0..chosen.len()).filter(|&strand| chosen[strand] == name).count();
+                let equal = chosen.len() / n;
+                assert!(own == equal || own == equal + 1, "{name} of {n} has {own} strands");
             }
-            let more = names(n + 1);
-            let moved = chosen.iter().zip(of(&more)).filter(|(before, after)| **before != *after).count();
-            assert!(moved <= 64 / (n + 1) + 24, "{moved} moved from {n} to {}", n + 1);
+            let of_part = |part: usize| chosen.iter().skip(part).step_by(PARTS as usize);
+            let split = (0..PARTS as usize).filter(|&part| of_part(part).any(|name| *name != chosen[part]));
+            // A member whose share is full leaves the rest of one part.
+            assert!(split.count() <= n, "too many parts are split among {n}");
         }
-        assert!(assign(&BTreeSet::new(), 4).is_empty());
+        assert!(assign(&BTreeSet::new(), &[0]).is_empty());
+    }
+
+    #[test]
+    fn few_strands_move_when_a_worker_joins() {
+        for n in 1..80 {
+            let (before, after) = (names(n), names(n + 1));
+            let moved =
+                of(&before).iter().zip(of(&after)).filter(|(before, after)| **before != *after).count();
+            let strands = (PARTS * OF_PART) as usize;
+            let least = strands / (n + 1);
+            assert!(moved <= least + strands / 6, "{moved} moved from {n} to {}, {least} had to", n + 1);
+        }
+    }
+
+    #[test]
+    fn a_strand_each_is_a_part_each() {
+        let all = names(3);
+        let chosen = assign(&all.iter().map(String::as_str).collect(), &(0..16).collect::<Vec<_>>());
+        let mut loads: Vec<usize> =
+            all.iter().map(|name| chosen.iter().filter(|member| *member == name).count()).collect();
+        loads.sort_unstable();
+        assert_eq!(loads, [5, 5, 6]);
     }
 }

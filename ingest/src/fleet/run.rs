@@ -102,10 +102,11 @@ impl<D: Destination> FleetDriver<D> {
         let (warmed, warm_ups) = unbounded_channel(); // one for each member
         let (found, looked_up) = unbounded_channel(); // one at a time
         let strands = job.walk.plan().strands();
+        let parts = (0..strands.count()).map(|strand| strands.part_of(strand)).collect();
         let next = job.walk.next();
         let driver = Self {
             plan_id: PlanId::of(&job.spec)?,
-            dispatch: Dispatch::new(strands.count(), job.workers.local_share()),
+            dispatch: Dispatch::new(parts, job.workers.local_share()),
             source: job.workers.source(),
             strands,
             started: Instant::now(),

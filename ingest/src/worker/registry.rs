@@ -99,9 +99,9 @@ impl OpenedRecipe {
         Ok(lane_schema(&outputs.collect::<Vec<_>>(), &rides))
     }
 
-    /// What Flight calls lanes are strands.
+    /// What Flight calls lanes are the parts of the order.
     fn lanes(&self) -> Result<u32> {
-        Ok(self.recipe.dataset.plan(&self.recipe.shuffle)?.strands().count())
+        Ok(self.recipe.dataset.plan(&self.recipe.shuffle)?.strands().parts())
     }
 }
 
@@ -282,7 +282,7 @@ impl Registry {
             plan: ticket.plan.clone(),
             cursor: plan.cursor(ticket.epoch, Position(ticket.position)),
             shape,
-            strands: std::iter::once(ticket.lane).collect(),
+            strands: plan.strands().of_part(ticket.lane),
             end_epoch: Some(ticket.epoch.saturating_add(1)),
             budget_bytes: FLIGHT_BUDGET_BYTES,
             most_bytes: FLIGHT_BUDGET_BYTES,

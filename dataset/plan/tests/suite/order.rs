@@ -314,17 +314,17 @@ fn shapes_without_batches_are_refused() {
 }
 
 #[test]
-fn strands_of_few_lanes_have_equal_shares_of_every_stretch() {
+fn parts_of_few_lanes_have_equal_shares_of_every_stretch() {
     // Each of 8 lanes has 80 blocks; a window spans four of them and a stretch eight.
     let (lanes, block) = (8, 50);
     let window = u64::from(lanes) * 4 * block;
     let plan = Plan::new(input(&[block; 640]), &Shuffle::seeded(3).lanes(lanes).window(window)).unwrap();
     let strands = plan.strands();
-    assert_eq!(strands.count(), 64);
+    assert_eq!(strands.parts(), 64);
     let mut stretches = 0;
     for stretch in plan.epoch(1).steps(Position(0), &shape(2 * window, 0, 1, Tail::Short)) {
         let mut rows = [0; 64];
-        stretch.rows.iter().for_each(|row| rows[strands.of(row) as usize] += 1);
+        stretch.rows.iter().for_each(|row| rows[strands.part_of(strands.of(row)) as usize] += 1);
         assert_eq!(rows, [block; 64]);
         stretches += 1;
     }

@@ -89,7 +89,8 @@ struct StreamState {
 /// The state machine of one rank's run.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
-    strands: u32,
+    /// By strand, its part of the order.
+    parts: Vec<u32>,
     local: Local,
     members: BTreeMap<String, Member>,
     streams: BTreeMap<StreamId, StreamState>,
@@ -107,10 +108,10 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    /// Returns the dispatch of an order with `strands` strands.
-    pub(crate) fn new(strands: u32, local: Local) -> Self {
+    /// Returns the dispatch of an order with these strands, of each of which `parts` has its part of the order.
+    pub(crate) fn new(parts: Vec<u32>, local: Local) -> Self {
         Self {
-            strands,
+            parts,
             local,
             members: match local {
                 Local::Never => BTreeMap::new(),

@@ -47,18 +47,18 @@ impl Dispatch {
         is_waited_for: bool,
         actions: &mut Vec<Action>,
     ) {
-        let served = |strand: u32| {
-            self.streams.values().any(|stream| stream.serves(index) && stream.strands.contains(strand))
-        };
-        if rows.keys().all(|&strand| served(strand)) {
+        let mut served = vec![false; self.parts.len()];
+        let serving = self.streams.values().filter(|stream| stream.serves(index));
+        serving.flat_map(|stream| stream.strands.iter()).for_each(|strand| served[strand as usize] = true);
+        if rows.keys().all(|&strand| served[strand as usize]) {
             return;
         }
         let proven = if is_waited_for { self.proven() } else { BTreeSet::new() };
         let members = if proven.is_empty() { self.fit(is_waited_for) } else { proven };
-        let chosen = assign(&members, self.strands);
+        let chosen = assign(&members, &self.parts);
         let mut new: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-        for (strand, member) in (0..self.strands).zip(&chosen) {
-            if !served(strand) {
+        for (strand, member) in (0..).zip(&chosen) {
+            if !served[strand as usize] {
                 new.entry(member).or_default().insert(strand);
             }
         }
@@ -141,7 +141,7 @@ impl Dispatch {
         if up.is_empty() {
             return;
         }
-        let chosen = assign(&up, self.strands);
+        let chosen = assign(&up, &self.parts);
         let next = self.next_index;
         let misplaced = |stream: &StreamState| {
             stream.strands.iter().any(|strand| chosen.get(strand as usize) != Some(&stream.member.as_str()))

@@ -265,7 +265,7 @@ impl Dispatch {
         let best = others.iter().map(|name| key(name)).min()?;
         others.retain(|name| key(name) == best);
         let first = stream.strands.iter().next()? as usize;
-        assign(&others, self.strands).get(first).map(|name| (*name).to_owned())
+        assign(&others, &self.parts).get(first).map(|name| (*name).to_owned())
     }
 
     /// Whether this machine may serve, and brings a stream's rows in time or before the stream does.
