@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import helm
+import kubetools
 import pytest
 import yaml
 from manifests import (
@@ -76,7 +76,7 @@ VARIANTS: dict[str, Object] = {
 
 
 def run_helm(values: Object, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(helm.program()), *arguments, "--values=-", "--namespace=feedstock"]
+    command = [str(kubetools.program("helm")), *arguments, "--values=-", "--namespace=feedstock"]
     return subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, timeout=60)
 
 
