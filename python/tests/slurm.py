@@ -31,7 +31,7 @@ def install() -> None:
     if shutil.which("apt-get") is None:
         pytest.skip("Slurm is not installed, and there is no apt-get to install it")
     command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
-    # No daemon starts from the package, and no service is enabled.
+    # RUNLEVEL: the packages start no daemons.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for attempt in (command, ["apt-get", "update", "-qq"], command):
         done = subprocess.run(attempt, env=environment, capture_output=True, text=True, timeout=300)
