@@ -66,7 +66,11 @@ class Cluster:
         controller, *ports = _free_ports(1 + len(names))
         self._configure(controller, dict(zip(names, ports, strict=True)), cpus)
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self._end_daemons()
+            raise
 
     def _configure(self, controller: int, ports: Mapping[str, int], cpus: int) -> None:
         for name in ("state", *(f"spool-{node}" for node in ports)):
@@ -160,8 +164,13 @@ KillWait=120
 
     def stop(self) -> None:
         """Ends all jobs and daemons. Their state is not needed again, so nothing is left to save."""
-        self.output("scancel", "--full", "--user=root")
-        wait_for(lambda: not self.output("squeue", "-h"), "the jobs' end")
+        try:
+            self.output("scancel", "--full", "--user=root")
+            wait_for(lambda: not self.output("squeue", "-h"), "the jobs' end")
+        finally:
+            self._end_daemons()
+
+    def _end_daemons(self) -> None:
         for daemon in reversed(self._daemons):
             daemon.kill()
             daemon.wait()
