@@ -8,8 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The period of quotas: far shorter than a batch takes.
-const PERIOD_US: u64 = 10_000;
+/// The shortest period of quotas: far shorter than a batch takes.
+const PERIOD_US: f64 = 10_000.0;
+
+/// The kernel takes no shorter quota.
+const LEAST_QUOTA_US: f64 = 1_000.0;
 
 /// Weights with which this process has precedence over all other work of the machine.
 const PRECEDENCE_V1: &str = "262144"; // the maximum; 1024 is usual
@@ -59,13 +62,14 @@ impl Group {
     /// Creates a group whose processes together may use this number of cores.
     pub(super) fn share(&self, name: &str, cores: f64) -> Result<Share, String> {
         let share = Share::make(self.all.0.join(name))?;
-        let quota_us = (PERIOD_US as f64 * cores).round();
+        let period_us = PERIOD_US.max(LEAST_QUOTA_US / cores).round();
+        let quota_us = (period_us * cores).round();
         match self.version {
             Version::V1 => {
-                write(&share.0.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                write(&share.0.join("cpu.cfs_period_us"), &period_us.to_string())?;
                 write(&share.0.join("cpu.cfs_quota_us"), &quota_us.to_string())?;
             }
-            Version::V2 => write(&share.0.join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))?,
+            Version::V2 => write(&share.0.join("cpu.max"), &format!("{quota_us} {period_us}"))?,
         }
         Ok(share)
     }
