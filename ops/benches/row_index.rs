@@ -1,10 +1,11 @@
 //! Measures what an index of rows saves from the second epoch on: `cargo bench -p feedstock-ops --bench row_index --profile dev`
 //!
 //! One thread, baseline JPEGs of 500×375 px without restart markers, random_resized_crop(224) and a flip, u8. Each image is
-//! decoded without an index and with the index that its earlier epochs left, in turns, in CPU time; looking at the file's
-//! hash, reading the stored form and writing it are counted. The outputs are compared bit for bit.
-//! `FEEDSTOCK_BENCH_EPOCHS` sets the number of epochs (default 20). `FEEDSTOCK_BENCH_PICTURES` is a folder of JPEGs to
-//! use instead, such as one that `feedstock synth imagenet --layout folder --width 500 --height 375` wrote.
+//! decoded without an index and with the index that its earlier epochs left, in turns, in CPU time; hashing the
+//! file, reading the stored form and writing it are counted. The outputs are compared bit for bit.
+//! `FEEDSTOCK_BENCH_EPOCHS` sets the number of epochs (default 20), `FEEDSTOCK_BENCH_OPS` another chain.
+//! `FEEDSTOCK_BENCH_PICTURES` is a folder of JPEGs to use instead, such as one that
+//! `feedstock synth imagenet --layout folder --width 500 --height 375` wrote.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -60,7 +61,8 @@ fn found(folder: &Path, into: &mut Vec<Vec<u8>>) {
 
 /// Decodes all of `photos` once an epoch, and prints the CPU time without and with an index.
 fn compare(photos: &[Vec<u8>], epochs: u64) {
-    let chain = Chain::parse(CHAIN).unwrap();
+    let ops = std::env::var("FEEDSTOCK_BENCH_OPS");
+    let chain = Chain::parse(ops.as_deref().unwrap_or(CHAIN)).unwrap();
     let (mut plain, mut indexed) = (Scratch::new(), Scratch::new());
     let mut rows = [(); 2].map(|()| vec![0; chain.output().bytes()]);
     let [plain_row, indexed_row] = &mut rows;

@@ -39,7 +39,7 @@ impl<'a> File<'a> {
 
 /// What an index does for one crop.
 pub(super) enum Use {
-    /// There is none of this file.
+    /// No index of this file is known.
     Nothing,
     /// It would not help: nothing is looked up or noted.
     Idle,
@@ -146,7 +146,8 @@ pub(super) fn noted(notes: &Notes, file: File<'_>) -> Option<RowIndex> {
     RowIndex::new(file.bytes, starts(notes, 0, file.data(), 0))
 }
 
-/// What was noted in the segment that begins at `segment` in the segments' bytes, and with `data`, `from` bytes after the scan's begin.
+/// What was noted in one segment: it begins at `segment` in the segments' bytes, and with `data`, which is `from` bytes after the
+/// scan's begin.
 #[expect(clippy::cast_possible_truncation, reason = "libjpeg keeps 16 bits, too; sums wrap")]
 fn starts(notes: &Notes, segment: usize, data: &[u8], from: usize) -> Vec<Start> {
     let mut bits: Vec<u64> = notes.found.iter().map(|(place, _)| (place - segment * 8) as u64).collect();
@@ -230,7 +231,7 @@ mod tests {
         }
     }
 
-    /// An index with the file's own hash but wrong places: another picture or none, but no panic, and nothing from outside. What
+    /// An index with the file's own hash but wrong places: another image or an error, but no panic, and nothing from outside. What
     /// leads to damage is decoded again without it.
     #[test]
     fn forged_places_lead_nowhere_else() {

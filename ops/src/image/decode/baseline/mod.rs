@@ -9,8 +9,8 @@
 //! MCUs are decoded in one of two ways: `singly.rs` looks up single symbols (huffman.rs), which suits small files, `jointly.rs` up
 //! to two coefficients and the block's end (joint.rs), whose tables take some 50 µs where the Huffman tables are not those of the file before.
 //!
-//! Nothing below the crop is read; with restart markers, or an index of where rows begin (`jumps.rs`), nothing above it either. The pixels are those of
-//! libjpeg-turbo's accurate path (islow DCT, fancy upsampling), bit for bit, in full size and at 1/2, 1/4 and 1/8:
+//! Nothing below the crop is read; with restart markers, or an index of where rows begin (`jumps.rs`), nothing above it either. The
+//! pixels are those of libjpeg-turbo's accurate path (islow DCT, fancy upsampling), bit for bit, in full size and at 1/2, 1/4 and 1/8:
 //! `tests/suite/partial_decode.rs` and `scaled_decode.rs` compare.
 //!
 //! It takes what nearly all photos are: baseline or extended sequential Huffman, 8 bits, one scan, grey or YCbCr in
