@@ -277,7 +277,8 @@ mod tests {
                     offers.offer(finished.destination);
                 }
                 Popped::Ended => return rows,
-                other => panic!("{other:?}"),
+                Popped::Failed(error) => panic!("{error}"),
+                _ => panic!("no step came within a minute"),
             }
         }
     }

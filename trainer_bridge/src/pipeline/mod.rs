@@ -359,10 +359,10 @@ impl Pipeline {
     /// still encoded. Default 1 GiB, twice the default shuffle window. With less than the window, blocks are read twice.
     ///
     /// A process grows by at most `budget_bytes` + slots + 200 MB + `threads` × [`decoder_memory`](Self::decoder_memory) +
-    /// [`row_index_bytes`](Self::row_index_bytes). With the defaults and 8 threads, that is 1 GiB + 4 batches + 200 MB + 512 MiB
-    /// + 64 MiB. Of the 200 MB, 64 MiB are for blocks that are
-    /// being decompressed and 32 MiB for idle blocks; the rest is the program. A block over 32 MiB counts towards the budget
-    /// while it is made. A step that needs more than the budget is an error that states how much it needs.
+    /// [`row_index_bytes`](Self::row_index_bytes). With the defaults and 8 threads, that is 1 GiB + 4 batches + 200 MB +
+    /// 512 MiB + 64 MiB. Of the 200 MB, 64 MiB are for blocks that are being decompressed and 32 MiB for idle blocks; the rest
+    /// is the program. A block over 32 MiB counts towards the budget while it is made. A step that needs more than the budget is
+    /// an error that states how much it needs.
     ///
     /// ```
     /// use feedstock_dataset::Rank;
