@@ -202,6 +202,20 @@ impl Chain {
         self.plan.output()
     }
 
+    /// Returns true if the chain decodes images and crops them, so that [`Scratch::note_rows`] saves time from a sample's second
+    /// epoch on.
+    ///
+    /// ```
+    /// use feedstock_ops::Chain;
+    ///
+    /// assert!(Chain::parse("decode_image,random_resized_crop:224")?.shows_parts());
+    /// assert!(!Chain::parse("decode_image,resize:224x224")?.shows_parts());
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
+    pub fn shows_parts(&self) -> bool {
+        self.plan.shows_parts()
+    }
+
     /// Returns the same chain of images, which leaves the fraction `share` (0 … 1) of the JPEGs that a GPU can decode
     /// encoded. Its rows are ragged, and read as `image::DeferredRow`s.
     ///

@@ -25,6 +25,11 @@ pub(crate) trait Plan: Send + Sync {
         row: Row<'_>,
     ) -> Result<Warnings>;
 
+    /// Whether the chain decodes JPEGs and shows a part of each, so that an index of their rows is of use.
+    fn shows_parts(&self) -> bool {
+        false
+    }
+
     /// Returns the same chain, leaving `share` of its JPEGs to a GPU.
     ///
     /// # Errors

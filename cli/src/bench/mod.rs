@@ -76,6 +76,10 @@ pub(crate) struct Command {
     step_ms: u64,
     #[command(flatten)]
     memory: MemoryArgs,
+    /// Bytes that the process keeps to decode crops of JPEGs faster from the second epoch on; 0 keeps nothing
+    /// [default: 64 MiB].
+    #[arg(long, value_name = "BYTES")]
+    row_index_bytes: Option<u64>,
     /// Replace samples that cannot be decoded, up to 1 % of all samples, instead of stopping.
     #[arg(long)]
     skip_bad: bool,
@@ -101,6 +105,9 @@ impl Command {
             .threads(common.threads());
         pipeline = self.lengths.apply(pipeline, self.cut.global_batch())?;
         pipeline = self.memory.apply(pipeline);
+        if let Some(bytes) = self.row_index_bytes {
+            pipeline = pipeline.row_index_bytes(bytes);
+        }
         if self.skip_bad {
             pipeline = pipeline.on_error(OnError::skip());
         }

@@ -5,11 +5,12 @@ use crate::run::driver::{Driver, RunMeans};
 use crate::run::handle::Run;
 use crate::run::job::{Destination, Job, Sink};
 use crate::run::large::Spare;
+use crate::run::row_indexes::{ROW_INDEX_BYTES, RowIndexes};
 use crate::run::share::Sharing;
 use crate::run::stats::RunStatus;
 use crate::{Error, Result};
 use feedstock_ops::DECODER_MEMORY;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A share of this process's CPU threads; clones, and all their runs, have it together.
@@ -17,6 +18,9 @@ use std::time::Duration;
 pub struct Engine {
     share: PoolShare,
     decoder_memory: u64,
+    row_index_bytes: u64,
+    /// Keeps the process's table between runs.
+    rows: Arc<Mutex<Option<Arc<RowIndexes>>>>,
 }
 
 impl Engine {
@@ -37,7 +41,12 @@ impl Engine {
         if threads == 0 {
             return Err(Error::config("threads must be at least 1; got 0"));
         }
-        Ok(Self { share: Pool::shared(threads)?.share(threads), decoder_memory: DECODER_MEMORY })
+        Ok(Self {
+            share: Pool::shared(threads)?.share(threads),
+            decoder_memory: DECODER_MEMORY,
+            row_index_bytes: ROW_INDEX_BYTES,
+            rows: Arc::default(),
+        })
     }
 
     /// Sets the bytes of working memory that each thread may take for one sample, and keep for the next. Default 64 MiB. A
@@ -45,6 +54,23 @@ impl Engine {
     #[must_use]
     pub fn decoder_memory(self, bytes: u64) -> Self {
         Self { decoder_memory: bytes, ..self }
+    }
+
+    /// Sets the bytes that this process keeps to remember where the rows of baseline JPEGs begin. Default 64 MiB, enough for some
+    /// 290,000 images of 500 × 375 pixels; 0 remembers nothing.
+    ///
+    /// From the second epoch on, a crop is then decoded without the rows above it: with `random_resized_crop(224)` in 0.80 to
+    /// 0.84 × the CPU time. The first epoch takes 2 to 3 % more. Images beyond the bound are decoded as in the first epoch.
+    /// All engines of a process share one table, which has the largest of their bounds and is not part of any budget.
+    #[must_use]
+    pub fn row_index_bytes(self, bytes: u64) -> Self {
+        Self { row_index_bytes: bytes, ..self }
+    }
+
+    fn rows(&self) -> Option<Arc<RowIndexes>> {
+        let mut held = self.rows.lock().unwrap_or_else(PoisonError::into_inner); // a single store
+        *held = (self.row_index_bytes > 0).then(|| RowIndexes::shared(self.row_index_bytes));
+        held.clone()
     }
 
     /// Returns the maximum number of CPU threads at work at once.
@@ -77,7 +103,7 @@ impl Engine {
         overdue: u32,
     ) -> Result<Run<D>> {
         let shared = Arc::new(RunStatus::default());
-        let means = RunMeans { sharing, spare, decoder_memory: self.decoder_memory };
+        let means = RunMeans { sharing, spare, decoder_memory: self.decoder_memory, rows: self.rows() };
         let io = job.dataset.io().clone();
         let (driver, offers) =
             Driver::new(job, sink.clone(), self.share.turns(overdue), shared.clone(), means)?;

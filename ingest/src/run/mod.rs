@@ -9,6 +9,7 @@ pub(crate) mod large;
 pub(crate) mod planner;
 pub(crate) mod ready;
 pub(crate) mod residency;
+pub(crate) mod row_indexes;
 pub(crate) mod running;
 pub(crate) mod share;
 pub(crate) mod stats;

@@ -5,6 +5,7 @@ use crate::pool::Task;
 use crate::run::columns::gather;
 use crate::run::job::{Destination, Finished, Map, Sink};
 use crate::run::large::{Loan, too_large};
+use crate::run::row_indexes::RunRowIndexes;
 use crate::run::share::Sharing;
 use crate::run::stats::{RunStatus, add_time};
 use crate::run::watchdog::AtWork;
@@ -28,6 +29,8 @@ pub(crate) struct Context<D: Destination> {
     /// Working memory of a thread for one sample, and the most of a sample.
     pub(crate) decoder_memory: u64,
     pub(crate) sample_bytes: u64,
+    /// Where the rows of images begin, as earlier epochs have noted.
+    pub(crate) rows: Option<RunRowIndexes>,
     /// What other runs of the process make as well.
     pub(crate) sharing: Option<Sharing>,
     pub(crate) sink: Arc<dyn Sink<D>>,
@@ -179,10 +182,19 @@ impl<D: Destination> RunningStep<D> {
                     format!("{}: {problem}; correct the file or set on_error=skip", name()),
                 ))
             })?;
+            let rows = self.context.rows.as_ref().and_then(|rows| rows.of(index));
+            if let Some((rows, column)) = rows {
+                scratch.note_rows(rows.get(column, planned.sample));
+            }
             let written = match memory.column(index)? {
                 RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
                 RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
             };
+            if let Some((rows, column)) = rows
+                && let Some(index) = scratch.take_rows()
+            {
+                rows.put(column, planned.sample, &index);
+            }
             match scratch.take_needed() {
                 Some(needed) if needed > sample_bytes => {
                     return Err(about(too_large(&name(), needed, sample_bytes)));

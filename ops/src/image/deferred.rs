@@ -162,6 +162,10 @@ impl Plan for Deferring {
         &self.output
     }
 
+    fn shows_parts(&self) -> bool {
+        self.stages.shows_parts()
+    }
+
     fn apply(
         &self,
         encoded: &[u8],

@@ -39,6 +39,10 @@ impl Plan for ImagePlan {
         run(&self.0, encoded, seed, scratch, row.fixed()?)
     }
 
+    fn shows_parts(&self) -> bool {
+        self.0.shows_parts()
+    }
+
     fn deferring(&self, share: f64) -> Result<Arc<dyn Plan>> {
         Ok(Arc::new(Deferring::new(&self.0, share)?))
     }

@@ -12,6 +12,7 @@ use super::augment::Augmenter;
 use super::buffer::Buffer;
 use super::decode::{Demand, JpegDecoder, Opened};
 use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::row_index::{RowIndex, Rows};
 use super::rows::{copy_rows, flip_rgb};
 use super::sampler::Sampler;
 use super::stages::{Stage, Stages};
@@ -40,6 +41,46 @@ impl Part for ImageScratch {
             + self.jpeg.kept_bytes()
             + self.sampler.kept_bytes()
             + self.augmenter.kept_bytes()
+    }
+}
+
+impl Scratch {
+    /// Has the decoder of baseline JPEGs note where the next image's rows begin, and use what is `known` about it.
+    ///
+    /// Pixels and errors are the same with any `known`, also with that of another file. Chains of other ops, and images of
+    /// other kinds, ignore it.
+    ///
+    /// ```
+    /// use feedstock_ops::image::{ShrinkImage, Shrinker};
+    /// use feedstock_ops::{Chain, SampleSeed, Scratch};
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let png = encode(256, 256, &[128; 256 * 256 * 3]);
+    /// let jpeg = Shrinker::new(ShrinkImage::new(192))?.shrink(&png)?.unwrap();
+    /// let chain = Chain::parse("decode_image,center_crop:96")?;
+    /// let (mut scratch, mut row) = (Scratch::new(), vec![0; chain.output().bytes()]);
+    /// scratch.note_rows(None);
+    /// chain.apply(&jpeg, SampleSeed::new(7, 0, 0), &mut scratch, &mut row)?;
+    /// let index = scratch.take_rows().unwrap(); // of the rows above the crop's end
+    ///
+    /// scratch.note_rows(Some(index));
+    /// chain.apply(&jpeg, SampleSeed::new(7, 1, 0), &mut scratch, &mut row)?; // does not read the rows above the crop
+    /// assert_eq!(scratch.take_rows(), None); // nothing was new
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
+    pub fn note_rows(&mut self, known: Option<RowIndex>) {
+        self.part::<ImageScratch>().jpeg.rows = Rows { known, is_noted: true, noted: None };
+    }
+
+    /// Returns where the last image's rows begin, if that is new since [`note_rows`](Self::note_rows), and stops noting.
+    pub fn take_rows(&mut self) -> Option<RowIndex> {
+        std::mem::take(&mut self.part::<ImageScratch>().jpeg.rows).noted
     }
 }
 

@@ -29,6 +29,11 @@ pub(super) struct Stage {
 }
 
 impl Stages {
+    /// Whether a stage crops.
+    pub(super) fn shows_parts(&self) -> bool {
+        self.list.iter().any(|stage| matches!(stage.step, Step::Crop(_) | Step::ResizedCrop(_)))
+    }
+
     /// Returns the rectangle that the stage `at` cuts out of an image of size `size`, if it is a crop without padding.
     pub(super) fn crop_at(&self, at: usize, size: Size, seed: SampleSeed) -> Option<Rect> {
         let Stage { index, step: Step::Crop(crop) } = self.list.get(at)? else { return None };

@@ -49,6 +49,8 @@ mod op_info;
 #[cfg(feature = "image")]
 mod partial_decode;
 #[cfg(feature = "image")]
+mod row_index;
+#[cfg(feature = "image")]
 mod scaled_decode;
 #[cfg(all(feature = "image", feature = "datafusion"))]
 mod sql;

@@ -246,6 +246,10 @@ impl Pipeline {
             Some(engine) => engine,
             none => none.insert(Engine::new(self.threads.unwrap_or_else(default_threads))?),
         };
-        Ok(engine.clone().decoder_memory(self.decoder_memory))
+        let engine = engine.clone().decoder_memory(self.decoder_memory);
+        Ok(match self.row_index_bytes {
+            Some(bytes) => engine.row_index_bytes(bytes),
+            None => engine,
+        })
     }
 }

@@ -43,6 +43,7 @@ pub struct Pipeline {
     pub(crate) budget_bytes: u64,
     pub(crate) prefetch_bytes: u64,
     pub(crate) decoder_memory: u64,
+    pub(crate) row_index_bytes: Option<u64>,
     pub(crate) deadline: Duration,
     pub(crate) workers: Option<Workers>,
     pub(crate) device: Option<DeviceOptions>,
@@ -63,6 +64,7 @@ impl Pipeline {
             budget_bytes: BUDGET_BYTES,
             prefetch_bytes: PREFETCH_BYTES,
             decoder_memory: DECODER_MEMORY,
+            row_index_bytes: None,
             deadline: DEADLINE,
             workers: None,
             device: None,
@@ -356,10 +358,11 @@ impl Pipeline {
     /// Limits the bytes of blocks in memory for each rank of this process. Blocks count decompressed, with images and audio
     /// still encoded. Default 1 GiB, twice the default shuffle window. With less than the window, blocks are read twice.
     ///
-    /// A process grows by at most `budget_bytes` + slots + 200 MB + `threads` × [`decoder_memory`](Self::decoder_memory). With
-    /// the defaults and 8 threads, that is 1 GiB + 4 batches + 200 MB + 512 MiB. Of the 200 MB, 64 MiB are for blocks that are
-    /// being decompressed and 32 MiB for idle blocks; the rest is the program. A block over 32 MiB counts towards the budget
-    /// while it is made. A step that needs more than the budget is an error that states how much it needs.
+    /// A process grows by at most `budget_bytes` + slots + 200 MB + `threads` × [`decoder_memory`](Self::decoder_memory) +
+    /// [`row_index_bytes`](Self::row_index_bytes). With the defaults and 8 threads, that is 1 GiB + 4 batches + 200 MB +
+    /// 512 MiB + 64 MiB. Of the 200 MB, 64 MiB are for blocks that are being decompressed and 32 MiB for idle blocks; the rest
+    /// is the program. A block over 32 MiB counts towards the budget while it is made. A step that needs more than the budget is
+    /// an error that states how much it needs.
     ///
     /// ```
     /// use feedstock_dataset::Rank;
@@ -408,6 +411,17 @@ impl Pipeline {
     #[must_use]
     pub fn decoder_memory(mut self, bytes: u64) -> Self {
         self.decoder_memory = bytes;
+        self
+    }
+
+    /// Sets the bytes that this process keeps to remember where the rows of baseline JPEGs begin. Default 64 MiB, enough for some
+    /// 290,000 images of 500 × 375 pixels; 0 remembers nothing. They are not part of `budget_bytes`.
+    ///
+    /// From the second epoch on, a crop is then decoded without the rows above it: with `random_resized_crop(224)` in 0.80 to
+    /// 0.84 × the CPU time. Batches are the same bytes with and without.
+    #[must_use]
+    pub fn row_index_bytes(mut self, bytes: u64) -> Self {
+        self.row_index_bytes = Some(bytes);
         self
     }
 

@@ -12,6 +12,7 @@ use crate::run::job::{Destination, Job, Sink};
 use crate::run::large::{LoanRoom, ParkedRows, Spare, advice, mib};
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{NEVER, Refused, Residency};
+use crate::run::row_indexes::{RowIndexes, RunRowIndexes};
 use crate::run::running::{Context, Event, Parked, RunningStep};
 use crate::run::share::Sharing;
 use crate::run::stats::{RunStatus, Stage, Waiting, add_time};
@@ -35,6 +36,8 @@ pub(crate) struct RunMeans {
     pub(crate) spare: Option<Spare>,
     /// Bytes of working memory of a CPU thread.
     pub(crate) decoder_memory: u64,
+    /// Where rows of images begin; `None` notes nothing.
+    pub(crate) rows: Option<Arc<RowIndexes>>,
 }
 
 /// A step whose blocks are pinned.
@@ -116,7 +119,7 @@ impl<D: Destination> Driver<D> {
         sink: Arc<dyn Sink<D>>,
         turns: Turns,
         shared: Arc<RunStatus>,
-        RunMeans { sharing, spare, decoder_memory }: RunMeans,
+        RunMeans { sharing, spare, decoder_memory, rows }: RunMeans,
     ) -> Result<(Self, Offers<D>)> {
         job.check()?;
         let planner = Planner::of(&job);
@@ -125,6 +128,7 @@ impl<D: Destination> Driver<D> {
         let reader = job.dataset.block_reader();
         let columns = unmapped(reader.schema(), &job.dataset, &job.maps)?;
         let (sender, events) = unbounded_channel(); // bounded by slots, see Event
+        let rows = rows.map(|table| RunRowIndexes::new(table, catalog.content_hash(), &job.maps));
         let context = Context {
             catalog: catalog.clone(),
             maps: job.maps,
@@ -132,6 +136,7 @@ impl<D: Destination> Driver<D> {
             seed: job.seed,
             decoder_memory,
             sample_bytes: job.sample_bytes,
+            rows,
             sharing,
             sink,
             shared,

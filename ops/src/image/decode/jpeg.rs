@@ -26,6 +26,7 @@ use super::jpeg_scans;
 use super::pixels::Pixels;
 use crate::image::buffer::Buffer;
 use crate::image::geometry::{Rect, Size, Window};
+use crate::image::row_index::Rows;
 use crate::image::turbo::Handle;
 use crate::warning::{Warning, Warnings};
 use crate::working::{Scope, exceeds};
@@ -62,6 +63,8 @@ const STRAY_BYTES_BEFORE_THE_END: &str = "extraneous bytes before marker 0xd9";
 pub(crate) struct JpegDecoder {
     baseline: Baseline,
     cmyk: Buffer,
+    /// Where the rows of the next image begin, if that is known, and whether it is noted.
+    pub(crate) rows: Rows,
 }
 
 /// Bytes that decoding `region` at 1/`denominator` takes, the pixels included. With [`Scope::Stated`] those of a file that is
@@ -149,7 +152,7 @@ impl JpegDecoder {
         out: &mut Buffer,
     ) -> Result<Pixels> {
         let (shown, window) = scaled_region(region, denominator);
-        if self.baseline.decode(bytes, header, (shown, denominator), out).is_ok() {
+        if self.baseline.decode(bytes, header, (shown, denominator), &mut self.rows, out).is_ok() {
             return Ok(Pixels {
                 stride: shown.width as usize,
                 view: Rect::of(shown.size()),

@@ -80,9 +80,50 @@ impl Segments {
         Ok(())
     }
 
+    /// Takes `bands` of data apart, each into one segment. They hold no marker but the one at their end. Returns where in them
+    /// the last segment begins.
+    pub(super) fn read_bands<'a>(&mut self, bands: impl Iterator<Item = &'a [u8]> + Clone) -> usize {
+        let (bytes, count) =
+            bands.clone().fold((0, 0), |(bytes, count), band| (bytes + band.len(), count + 1));
+        self.bytes.clear();
+        fit(&mut self.bytes, bytes + PADDING);
+        self.ends.clear();
+        fit(&mut self.ends, count);
+        let mut last = 0;
+        for band in bands {
+            last = self.bytes.len();
+            self.append(band);
+            self.ends.push(self.bytes.len());
+        }
+        self.bytes.extend_from_slice(&[0; PADDING]);
+        last
+    }
+
+    /// Appends `data` without its stuffing, up to a marker.
+    fn append(&mut self, data: &[u8]) {
+        let mut from = 0;
+        for at in memchr::memchr_iter(0xFF, data) {
+            if data.get(at + 1) != Some(&0) {
+                self.bytes.extend_from_slice(&data[from..at]);
+                return;
+            }
+            self.bytes.extend_from_slice(&data[from..=at]);
+            from = at + 2;
+        }
+        self.bytes.extend_from_slice(&data[from..]);
+    }
+
     /// Whether the data ends in EOI after at least `segments` segments.
     pub(super) fn is_complete(&self, segments: usize) -> bool {
         self.ended && self.ends.len() >= segments
+    }
+
+    /// A reader over segment `index`, from its bit `bit` on, 0 … 7.
+    pub(super) fn get_from(&self, index: usize, bit: u32) -> Result<Bits<'_>, Declined> {
+        let mut bits = self.get(index)?;
+        bits.refill();
+        bits.consume(bit);
+        Ok(bits)
     }
 
     /// A reader over segment `index`.
@@ -90,6 +131,23 @@ impl Segments {
         let end = *self.ends.get(index).ok_or(Declined::Damage)?;
         let at = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         Ok(Bits { bytes: &self.bytes, at, end, word: 0, count: 0 })
+    }
+}
+
+/// Where bits of data without stuffing are in `data`, which has it: replaces each of `bits`, which rise. Those that come after
+/// fill bytes or a marker are removed.
+pub(super) fn with_stuffing(data: &[u8], bits: &mut Vec<u64>) {
+    let mut stuffed = 0;
+    let mut escapes = memchr::memchr_iter(0xFF, data).peekable();
+    for index in 0..bits.len() {
+        while let Some(at) = escapes.next_if(|at| (*at as u64 - stuffed) < bits[index] / 8) {
+            if data.get(at + 1) != Some(&0) {
+                bits.truncate(index);
+                return;
+            }
+            stuffed += 1;
+        }
+        bits[index] += stuffed * 8;
     }
 }
 
@@ -186,6 +244,37 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Taken apart from any of its bytes on, data are the same.
+    #[test]
+    fn places_lead_to_the_same_bits_with_stuffing_and_without() {
+        let mut generator = crate::SampleSeed::new(3, 0, 0).op(0);
+        let mut data = Vec::new();
+        for _ in 0..500 {
+            match generator.below(5) {
+                0 => data.extend_from_slice(&[0xFF, 0]),
+                _ => data.push(u8::try_from(generator.below(255)).unwrap()),
+            }
+        }
+        let mut whole = Segments::default();
+        whole.read(&[&data[..], &[0xFF, 0xD9]].concat(), 0).unwrap();
+        let without = whole.bytes[..whole.ends[0]].to_vec();
+        let mut places: Vec<u64> = (0..without.len() as u64 * 8).step_by(3).collect();
+        let before = places.clone();
+        with_stuffing(&data, &mut places);
+        assert_eq!(places.len(), before.len());
+        for (with, bit) in places.into_iter().zip(before) {
+            let mut cut = Segments::default();
+            cut.read_bands([&data[usize::try_from(with / 8).unwrap()..]].into_iter());
+            assert_eq!(
+                (cut.bytes[..cut.ends[0]].to_vec(), with % 8),
+                (without[usize::try_from(bit / 8).unwrap()..].to_vec(), bit % 8)
+            );
+        }
+        let mut places = vec![8, 16, 24];
+        with_stuffing(&[1, 2, 0xFF, 0xFF, 0, 3], &mut places);
+        assert_eq!(places, [8, 16]);
+    }
 
     #[test]
     fn stuffing_restarts_and_the_end_are_taken_apart() {

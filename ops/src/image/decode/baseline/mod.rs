@@ -9,8 +9,8 @@
 //! MCUs are decoded in one of two ways: `singly.rs` looks up single symbols (huffman.rs), which suits small files, `jointly.rs` up
 //! to two coefficients and the block's end (joint.rs), whose tables take some 50 µs where the Huffman tables are not those of the file before.
 //!
-//! Nothing below the crop is read; with restart markers nothing above it either. The pixels are those of
-//! libjpeg-turbo's accurate path (islow DCT, fancy upsampling), bit for bit, in full size and at 1/2, 1/4 and 1/8:
+//! Nothing below the crop is read; with restart markers, or an index of where rows begin (`jumps.rs`), nothing above it either. The
+//! pixels are those of libjpeg-turbo's accurate path (islow DCT, fancy upsampling), bit for bit, in full size and at 1/2, 1/4 and 1/8:
 //! `tests/suite/partial_decode.rs` and `scaled_decode.rs` compare.
 //!
 //! It takes what nearly all photos are: baseline or extended sequential Huffman, 8 bits, one scan, grey or YCbCr in
@@ -23,6 +23,7 @@ mod huffman;
 mod idct;
 mod joint;
 mod jointly;
+mod jumps;
 mod outcome;
 mod places;
 mod singly;
@@ -36,14 +37,16 @@ use huffman::Tables;
 use idct::Transform;
 use joint::Joint;
 use jointly::{Jointly, Kept};
+use jumps::{File, Jumps, Use};
 use singly::Singly;
-use walk::Scan;
+use walk::{Cut, Notes, Scan};
 
 pub(super) use outcome::Declined;
 
 use super::jpeg_header::JpegHeader;
 use crate::image::buffer::Buffer;
 use crate::image::geometry::Rect;
+use crate::image::row_index::Rows;
 
 /// Between restart markers this near, fewer MCUs are skipped than would pay for tables that skip.
 const SHORT_INTERVAL: u16 = 16;
@@ -76,6 +79,7 @@ pub(super) struct Baseline {
     tables: Tables,
     joint: Joint,
     kept: Kept,
+    notes: Notes,
     planes: [Buffer; 3],
     rows: upsample::Rows,
 }
@@ -86,16 +90,18 @@ impl Baseline {
         self.segments.kept_bytes() + self.planes.iter().map(Buffer::kept_bytes).sum::<usize>()
     }
 
-    /// Decodes exactly `region`, in pixels of the image at 1/`denominator` of its size, as dense RGB into `out`.
+    /// Decodes exactly `region`, in pixels of the image at 1/`denominator` of its size, as dense RGB into `out`. Uses what is
+    /// known in `rows` about the image, and notes there what it finds.
     pub(super) fn decode(
         &mut self,
         bytes: &[u8],
         header: &JpegHeader<'_>,
         (region, denominator): (Rect, u32),
+        rows: &mut Rows,
         out: &mut Buffer,
     ) -> Result<(), Declined> {
         let is_joint = denominator > 1 || bytes.len() >= JOINT_BYTES;
-        self.decode_by(is_joint, bytes, header, (region, denominator), out)
+        self.decode_by(is_joint, bytes, header, (region, denominator), rows, out)
     }
 
     fn decode_by(
@@ -104,14 +110,17 @@ impl Baseline {
         bytes: &[u8],
         header: &JpegHeader<'_>,
         (region, denominator): (Rect, u32),
+        rows: &mut Rows,
         out: &mut Buffer,
     ) -> Result<(), Declined> {
         let frame = Frame::new(header, denominator)?;
-        self.segments.read(&bytes[header.data.min(bytes.len())..], frame.segments(header))?;
         let window = frame.window(region);
+        let file = File::new(bytes, header);
+        let rows_use = Use::of(rows, file, header, (&frame, window));
+        let skips_rows = window.first_row > 0 && !matches!(rows_use, Use::Jump(_));
         let skipping = !is_joint
             && (header.restart_interval == 0 || header.restart_interval > SHORT_INTERVAL)
-            && (window.first_row > 0 || window.columns() < frame.mcus_across);
+            && (skips_rows || window.columns() < frame.mcus_across);
         for Component { dc, ac, .. } in frame.components() {
             self.tables.prepare_dc(*dc, header.dc[usize::from(*dc)])?;
             self.tables.prepare_ac(*ac, header.ac[usize::from(*ac)], skipping)?;
@@ -119,55 +128,92 @@ impl Baseline {
         for (component, plane) in frame.components().iter().zip(&mut self.planes) {
             plane.take(window.samples(component));
         }
-        self.scan((&frame, window), header.restart_interval.into(), is_joint)?;
+        let place = (&frame, window);
+        match rows_use {
+            Use::Nothing => self.read(is_joint, file, header, place, rows)?,
+            Use::Idle => self.read(is_joint, file, header, place, &mut Rows::default())?,
+            Use::Jump(jumps) => match self.jump(is_joint, file, place, rows, &jumps) {
+                Ok(()) => {}
+                // Forged: without it, what is wrong with the file shows, if anything is.
+                Err(_) => self.read(is_joint, file, header, place, rows)?,
+            },
+        }
         let out = out.take(region.size().rgb_bytes());
         upsample::convert(&frame, window, region, &self.planes, &mut self.rows, out);
         Ok(())
     }
 
-    fn scan(
+    /// Fills the planes from the whole data.
+    fn read(
         &mut self,
-        place: (&Frame, Window),
-        restart_interval: usize,
         is_joint: bool,
+        file: File<'_>,
+        header: &JpegHeader<'_>,
+        (frame, window): (&Frame, Window),
+        rows: &mut Rows,
     ) -> Result<(), Declined> {
+        self.segments.read(file.data(), frame.segments(header))?;
+        let total = frame.mcus_across * frame.mcus_down;
+        let interval = if header.restart_interval == 0 { total } else { header.restart_interval.into() };
+        let count = total.div_ceil(interval);
+        let is_complete = self.segments.is_complete(count);
+        jumps::note_all(rows, header, frame, &mut self.notes);
+        self.scan((frame, window), Cut { interval, count, first: 0, starts: &[], is_complete }, is_joint)?;
+        if is_complete {
+            rows.noted = jumps::noted(&self.notes, file);
+        }
+        Ok(())
+    }
+
+    /// Fills the planes from the bands that the window needs.
+    fn jump(
+        &mut self,
+        is_joint: bool,
+        file: File<'_>,
+        (frame, window): (&Frame, Window),
+        rows: &mut Rows,
+        jumps: &Jumps,
+    ) -> Result<(), Declined> {
+        let last = self.segments.read_bands(jumps.data(file));
+        jumps.note(rows, frame, &mut self.notes);
+        self.scan((frame, window), jumps.cut(), is_joint)?;
+        rows.noted = jumps.grown(&self.notes, file, last);
+        Ok(())
+    }
+
+    fn scan(&mut self, place: (&Frame, Window), cut: Cut<'_>, is_joint: bool) -> Result<(), Declined> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")
         {
             // SAFETY: the features are there.
-            return unsafe { self.scan_avx2(place, restart_interval, is_joint) };
+            return unsafe { self.scan_avx2(place, cut, is_joint) };
         }
-        self.scan_with(place, restart_interval, is_joint, idct::Plain)
+        self.scan_with(place, cut, is_joint, idct::Plain)
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    fn scan_avx2(
-        &mut self,
-        place: (&Frame, Window),
-        restart_interval: usize,
-        is_joint: bool,
-    ) -> Result<(), Declined> {
-        self.scan_with(place, restart_interval, is_joint, idct::Lanes::new())
+    fn scan_avx2(&mut self, place: (&Frame, Window), cut: Cut<'_>, is_joint: bool) -> Result<(), Declined> {
+        self.scan_with(place, cut, is_joint, idct::Lanes::new())
     }
 
     #[inline(always)]
     fn scan_with(
         &mut self,
         (frame, window): (&Frame, Window),
-        restart_interval: usize,
+        cut: Cut<'_>,
         is_joint: bool,
         transform: impl Transform,
     ) -> Result<(), Declined> {
-        let Self { segments, tables, joint, kept, planes, .. } = self;
-        let scan = Scan { frame, window, segments, restart_interval };
+        let Self { segments, tables, joint, kept, notes, planes, .. } = self;
+        let scan = Scan { frame, window, segments, cut };
         if is_joint {
             let symbols = joint.prepare(frame, tables);
-            scan.walk(Jointly::new((frame, window), symbols, kept, planes, transform))
+            scan.walk(Jointly::new((frame, window), symbols, kept, planes, transform), notes)
         } else {
-            scan.walk(Singly { frame, window, tables, planes, transform })
+            scan.walk(Singly { frame, window, tables, planes, transform }, notes)
         }
     }
 }
@@ -182,7 +228,13 @@ mod tests {
         let region = Rect { x: 5, y: 7, width: 30, height: 20 };
         let mut baseline = Baseline::default();
         let mut decode = |bytes: &[u8]| {
-            baseline.decode(bytes, &JpegHeader::parse(bytes).unwrap(), (region, 1), &mut Buffer::default())
+            baseline.decode(
+                bytes,
+                &JpegHeader::parse(bytes).unwrap(),
+                (region, 1),
+                &mut Rows::default(),
+                &mut Buffer::default(),
+            )
         };
         let read = |name| std::fs::read(golden::path(&format!("decode/{name}.jpg"))).unwrap();
         for name in ["444", "422", "420", "grey", "optimized", "restarts"] {
@@ -220,7 +272,7 @@ mod tests {
             let [one, two] = [false, true].map(|is_joint| {
                 let mut out = Buffer::default();
                 baseline
-                    .decode_by(is_joint, &bytes, &header, (region, 1), &mut out)
+                    .decode_by(is_joint, &bytes, &header, (region, 1), &mut Rows::default(), &mut out)
                     .map(|()| out.bytes()[..region.size().rgb_bytes()].to_vec())
             });
             assert!(one == two, "round {round}: {name}, {region:?}");
