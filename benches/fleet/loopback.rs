@@ -85,7 +85,7 @@ fn round(bench: &Bench, dataset: &Dataset, trust: &Trust, threads: usize, case: 
             (job.workers(if tls { trust.of(named) } else { named }), workers)
         }
     };
-    let steady = steady(&mut run(&job), &workers, (WARM_STEPS, STEPS));
+    let steady = steady(&mut run(&job), &workers, (WARM_STEPS, STEPS)).without_hedges();
     case.rate.push(steady.samples_per_s);
     case.rank_cpu.push(steady.cpu_per_1000);
     case.worker_cpu.push(steady.worker_cpu_per_1000);

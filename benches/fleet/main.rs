@@ -132,9 +132,11 @@ fn next_batch(ranks: &mut RankIterator) -> Batch {
     }
 }
 
-/// Figures of a steady run. No worker is slow in it, so no worker is asked for rows of another one.
+/// Figures of a steady run.
 struct Steady {
     samples_per_s: f64,
+    /// Rows that were requested twice.
+    hedged: u64,
     /// CPU seconds of this process per 1,000 samples.
     cpu_per_1000: f64,
     /// Cores used by each worker: CPU seconds per second.
@@ -153,14 +155,21 @@ fn steady(ranks: &mut RankIterator, workers: &[Worker], (warm_steps, steps): (us
         next_batch(ranks);
     }
     let (seconds, samples) = (begun.elapsed().as_secs_f64(), steps as f64 * BATCH as f64);
-    let hedged = ranks.stats().engine.hedged_samples;
-    assert_eq!(hedged, 0, "rows were requested twice although no worker was slow");
     let theirs: Vec<f64> = used().iter().zip(&before).map(|(after, before)| after - before).collect();
     Steady {
         samples_per_s: samples / seconds,
+        hedged: ranks.stats().engine.hedged_samples,
         cpu_per_1000: (cpu_s() - cpu) / samples * 1000.0,
         worker_cpu_per_1000: theirs.iter().sum::<f64>() / samples * 1000.0,
         worker_cores: theirs.iter().map(|cpu| cpu / seconds).collect(),
+    }
+}
+
+impl Steady {
+    /// No worker was slow, so none was asked for rows of another one.
+    fn without_hedges(self) -> Self {
+        assert_eq!(self.hedged, 0, "rows were requested twice although no worker was slow");
+        self
     }
 }
 
