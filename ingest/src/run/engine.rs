@@ -60,7 +60,7 @@ impl Engine {
     /// 290,000 images of 500 × 375 pixels; 0 remembers nothing.
     ///
     /// From the second epoch on, a crop is then decoded without the rows above it: with `random_resized_crop(224)` in 0.80 to
-    /// 0.84 × the CPU time. The first epoch takes 2 to 3 % more. Images beyond the bound are decoded as in the first epoch.
+    /// 0.84 × the CPU time. The first epoch takes 2 to 4 % more. Images beyond the bound are decoded as in the first epoch.
     /// All engines of a process share one table, which has the largest of their bounds and is not part of any budget.
     #[must_use]
     pub fn row_index_bytes(self, bytes: u64) -> Self {

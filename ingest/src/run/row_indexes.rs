@@ -5,7 +5,7 @@
 //! later     table ─▶ decode: jumps to the crop's rows; a crop that ends further down adds rows ─▶ table
 //! ```
 //! A crop of 224 px from 500 × 375 px then takes 0.80 to 0.84 × the CPU time (`cargo bench -p feedstock-ops --bench row_index`),
-//! and 2 to 3 % more in the first epoch. Samples are the same bytes with and without.
+//! and 2 to 4 % more in the first epoch. Samples are the same bytes with and without.
 //!
 //! **Bounds.** An index takes 160 to 170 bytes for 500 × 375 px and at most 657, and [`ENTRY_BYTES`] around it, so 64 MiB
 //! hold some 290,000 images. A full table takes no more: an epoch asks for every sample once, so what is there is as good as
@@ -116,7 +116,7 @@ impl RowIndexes {
     }
 
     fn shard(&self, sample: SampleId) -> &Mutex<Shard> {
-        &self.shards[(sample.0 % SHARDS as u64) as usize]
+        &self.shards[usize::try_from(sample.0 % SHARDS as u64).unwrap_or(0)]
     }
 }
 
