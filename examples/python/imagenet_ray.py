@@ -107,7 +107,8 @@ def plot(rows: list[dict[str, Any]], price_per_hour: float) -> str:
         parts.append(f'<path d="M0 {y:.1f}H{width}" stroke="lightgrey"/>')
         write(-8, y + 4, "end", f"{share:.0%}")
         write(x, height + 20, "middle", f"{hours * share:.3g} h")
-        write(x, -10, "middle", f"${hours * share * price_per_hour:,.2f}")
+        if price_per_hour:
+            write(x, -10, "middle", f"${hours * share * price_per_hour:,.2f}")
     for name, colour in {"top1": "steelblue", "top5": "darkorange"}.items():
         points = [
             (width * float(row["seconds"]) / 3600 / hours, height * (1 - float(row[name]))) for row in rows

@@ -90,7 +90,7 @@ class Run:
             writer.writeheader()
             writer.writerows(rows)
             self.write(f"{table}.csv", text.getvalue().encode())
-        # What all ranks have is rank 0's: DDP continues with its statistics of batch norms.
+        # Of copies, rank 0's is saved: DDP broadcasts its statistics of batch norms.
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         with tempfile.TemporaryDirectory() as folder:
             dcp.save({"run": self}, checkpoint_id=folder, planner=planner)

@@ -191,7 +191,7 @@ def test_common_voice(
     Ray starts a job's program as this test does: RAY_ADDRESS names the cluster."""
     command = shlex.split(
         "common_voice_ctc.py --data s3://corpus/cv --runs s3://runs/german --name ctc "
-        f"--model {pretrained} --lr 0.01 --save-every 3 --threads 1"
+        f"--model {pretrained} --lr 0.01 --global-batch-size 13 --save-every 3 --threads 1"
     )
     monkeypatch.setattr(common_voice_ctc, "train", killed(common_voice_ctc.train, tmp_path / "journal"))
     monkeypatch.setattr(sys, "argv", [*command, "--fsdp", "--workers", "ray"])
