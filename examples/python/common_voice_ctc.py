@@ -182,6 +182,7 @@ def export(result: ray.train.Result, name: str | None) -> None:
         dcp.load({"run": {"model": model.state_dict()}}, checkpoint_id=folder, no_dist=True)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        result.filesystem.create_dir(f"{result.path}/model")
         pyarrow.fs.copy_files(folder, f"{result.path}/model", destination_filesystem=result.filesystem)
 
 

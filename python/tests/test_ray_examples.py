@@ -30,7 +30,9 @@ pytest.importorskip("ray")
 import ray
 import ray.train
 import torch
+import torch.distributed.checkpoint as dcp
 from programs.ray_cluster import PATIENCE_S, RayCluster
+from pyarrow.fs import LocalFileSystem
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
 import common_voice_ctc
@@ -257,6 +259,25 @@ def test_imagenet_with_accuracy_against_time_and_money(
     output = capsys.readouterr().out
     assert samples_of_workers(output) > 0
     assert f"the top-1 accuracy of the best model is {best['top1']:.3f}" in output
+
+
+def test_the_best_model_is_exported_to_a_folder(pretrained: str, tmp_path: Path) -> None:
+    trained = common_voice_ctc.speech_model(pretrained)
+    torch.nn.init.normal_(trained.lm_head.weight)
+    dcp.save(
+        {"run": {"model": trained.state_dict(), "step": 3}}, checkpoint_id=tmp_path / "best", no_dist=True
+    )
+    best = {("wer", "min"): ray.train.Checkpoint.from_directory(str(tmp_path / "best"))}
+    run = SimpleNamespace(
+        get_best_checkpoint=lambda *score: best[score],
+        path=str(tmp_path / "run"),
+        filesystem=LocalFileSystem(),
+    )
+    for _ in range(2):  # the second time a former one is there
+        common_voice_ctc.export(run, pretrained)
+    exported = Wav2Vec2ForCTC.from_pretrained(tmp_path / "run" / "model").state_dict()
+    assert exported.keys() == trained.state_dict().keys()
+    assert all(torch.equal(exported[name], value) for name, value in trained.state_dict().items())
 
 
 class Rows:
