@@ -82,7 +82,7 @@ class Run:
         return first or self.step % self.save_every == 0
 
     def save(self, **metrics: float) -> None:
-        """Writes the tables, and a checkpoint of which each rank writes a part. All ranks must call it."""
+        """Writes the tables, and a checkpoint; with FSDP2, each rank writes its part. All ranks must call it."""
         for table, rows in self.tables.items():
             rows[:] = [{name: number(value) for name, value in row.items()} for row in rows]
             text = io.StringIO()
