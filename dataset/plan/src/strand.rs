@@ -31,8 +31,8 @@ const MOST_STRANDS: u32 = 4096;
 /// let strands = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.strands());
 /// let unshuffled = strands(Shuffle::none())?; // its one lane is dealt out to 64 parts
 /// assert_eq!((unshuffled.parts(), unshuffled.count()), (64, 4096));
-/// let of_lanes = strands(Shuffle::seeded(7).lanes(100))?; // each lane is a part of 40 strands
-/// assert_eq!((of_lanes.parts(), of_lanes.count()), (100, 4000));
+/// let of_lanes = strands(Shuffle::seeded(7).lanes(3))?; // 22 parts a lane, of 62 strands each
+/// assert_eq!((of_lanes.parts(), of_lanes.count()), (66, 4092));
 /// # Ok::<(), feedstock_base::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
