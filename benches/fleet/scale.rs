@@ -1,7 +1,7 @@
 //! One worker and several, with the same share of a core each.
 
 use super::{Bench, STEPS, Steady, WARM_STEPS, Worker, addresses, job, run, steady};
-use crate::support::{WINDOW, median};
+use crate::support::median;
 use feedstock::Shuffle;
 
 const ROUNDS: usize = 3;
@@ -52,17 +52,23 @@ const FEW_CORES: f64 = 0.04;
 /// Steps per worker that are measured, after a third of them: each fleet takes as long.
 const STEPS_OF_WORKER: usize = 21;
 
+/// Steps that are made ahead: those of the default, and more, of which the rows of a worker differ less.
+const SLOTS: [usize; 2] = [4, 16];
+
 pub(super) fn measure_many(bench: &Bench) {
-    let job = job(&bench.dataset()).shuffle(Shuffle::seeded(7).window(WINDOW)); // of as many lanes as by default
-    let mut of_one = None;
-    for size in MANY {
-        let workers = Worker::fleet(bench, size, FEW_CORES);
-        let mut ranks = run(&job.clone().workers(addresses(&workers)));
-        let steps = (STEPS_OF_WORKER / 3 * size, STEPS_OF_WORKER * size);
-        let Steady { samples_per_s: rate, hedged, .. } = steady(&mut ranks, &workers, steps);
-        let linear = rate / (*of_one.get_or_insert(rate) * size as f64);
-        println!(
-            "many: {size} workers at {FEW_CORES} of a core: {rate:.1} images/s, {linear:.3} of linear, goal 0.9; {hedged} rows requested twice"
-        );
+    let job = job(&bench.dataset()).shuffle(Shuffle::full(7)); // the samples of a step are on many strands
+    for slots in SLOTS {
+        let mut of_one = None;
+        for size in MANY {
+            let workers = Worker::fleet(bench, size, FEW_CORES);
+            let mut ranks = run(&job.clone().slots(slots).workers(addresses(&workers)));
+            let steps = (STEPS_OF_WORKER / 3 * size, STEPS_OF_WORKER * size);
+            let Steady { samples_per_s: rate, hedged, .. } = steady(&mut ranks, &workers, steps);
+            let linear = rate / (*of_one.get_or_insert(rate) * size as f64);
+            println!(
+                "many: {slots} slots, {size} workers at {FEW_CORES} of a core: {rate:.1} images/s, {linear:.3} of linear, \
+                 goal 0.9; {hedged} rows requested twice"
+            );
+        }
     }
 }

@@ -12,14 +12,9 @@ pytest.importorskip("torch")
 
 PROGRAM = Path(__file__).parents[2] / "benches" / "gpu" / "adapters.py"
 
-#: Adapters and what they need. Those on Ray start a cluster, which takes half a minute: one stands for both.
-ADAPTERS = {
-    "torch": "torch",
-    "lightning": "lightning",
-    "accelerate": "accelerate",
-    "trainer": "transformers",
-    "ray-adaptive": "ray",
-}
+#: Adapters and what they need. Trainer and those on Ray take a minute or more; `test_trainers_device.py` tests
+#: their loaders.
+ADAPTERS = {"torch": "torch", "lightning": "lightning", "accelerate": "accelerate"}
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

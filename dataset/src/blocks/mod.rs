@@ -14,9 +14,8 @@ mod reads;
 
 use crate::cache::RangeReader;
 use crate::catalog::columns::Mapping;
-use crate::catalog::{Catalog, Content, FoundIn, Parts, UnitStore};
+use crate::catalog::{Catalog, Content, FoundIn, Parts};
 use crate::format::guard::guarding;
-use crate::format::recent::Recent;
 use crate::format::sides::Sides;
 use crate::format::units::UnitRows;
 use crate::format::{self, located};
@@ -26,17 +25,12 @@ use crate::{BlockId, DiskCache, Error, ErrorKind, Extent, Result, SampleId, Stor
 use arrow::array::ArrayRef;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use parts::UnionReader;
 pub(crate) use reads::extent_reads;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Limit on what a reader holds of the descriptions of units, if their catalog is too large to be in memory. One that is not held
-/// is read for every part of its blocks. That of a Parquet page takes some 14 bytes, so this is enough for 2.4 million pages.
-const DESCRIPTIONS_BYTES: u64 = 32 << 20;
 
 /// A fetched block, or an extent of one: a row for each sample, selected or not, in catalog order.
 ///
@@ -73,8 +67,6 @@ struct Inner {
     /// Reads the parts of a mix.
     union: Option<UnionReader>,
     sides: Sides,
-    /// What the catalog keeps of units, if it is not in memory.
-    descriptions: Recent<Bytes>,
 }
 
 impl BlockReader {
@@ -92,8 +84,7 @@ impl BlockReader {
             Content::Union(union) => Some(UnionReader::new(union, &columns, schema.clone(), cached)),
             Content::Located(_) | Content::Units { .. } => None,
         };
-        let (sides, descriptions) = (Sides::default(), Recent::new(DESCRIPTIONS_BYTES));
-        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union, sides, descriptions }))
+        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union, sides: Sides::default() }))
     }
 
     /// Returns the columns of every block.
@@ -275,7 +266,7 @@ impl Inner {
         let unit = UnitRows {
             object: catalog.objects.get(shard as usize),
             number: unit,
-            description: self.description(unit, units).await?,
+            description: units.read(unit, &self.storage).await?,
             rows: first_row..first_row + (samples.end - samples.start),
             is_of_pages: matches!(parts, Parts::Pages(_)) && catalog.is_part_of_block(&samples),
             counted: catalog.counted(&samples),
@@ -304,15 +295,6 @@ impl Inner {
         let rows = usize::try_from(samples.end - samples.start)
             .map_err(|_| Error::config("a block has more rows than memory has addresses"))?;
         named(&self.schema, arrays, rows)
-    }
-
-    /// Returns what the catalog keeps of a unit.
-    async fn description(&self, unit: u32, units: &UnitStore) -> Result<Bytes> {
-        let read = units.read(unit as usize, &self.storage);
-        match units.bytes() {
-            Some(_) => read.await,
-            None => self.descriptions.get(unit, read, |description| description.len() as u64).await,
-        }
     }
 
     /// Reads columns of the files for rows of one unit.

@@ -1,13 +1,21 @@
 //! Descriptions of the units in which columnar files are read: a Parquet row group's footer, an IPC message.
 //!
 //! A unit's description has a few hundred bytes and is needed only when one of its blocks is fetched. A million of them would
-//! take most of a gigabyte. So they stay in one stored object and are read back by range, one at a time; the index in memory
-//! takes 12 bytes a unit. A catalog that was just built and is not stored holds them in memory.
+//! take most of a gigabyte. So they stay in one stored object and are read back by range, one at a time, and those that were read
+//! lately are held; the index in memory takes 12 bytes a unit. A catalog that was just built and is not stored holds them in memory.
 
+use super::recent::Recent;
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use bytes::Bytes;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+
+/// Limit on what is held of stored descriptions. One that is not held is read for every part of its blocks. That of a Parquet page
+/// takes some 14 bytes, so this is enough for 2 million pages.
+const HELD_BYTES: u64 = 32 << 20;
+
+/// What holding a description takes in addition to its bytes.
+const ENTRY_BYTES: u64 = 160;
 
 /// Which parts of its blocks can be read without the rest of the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +41,7 @@ pub(crate) struct UnitStore {
 #[derive(Clone)]
 enum Source {
     Memory(Bytes),
-    Stored(ObjectRef),
+    Stored(ObjectRef, Recent<Bytes>),
 }
 
 impl UnitStore {
@@ -53,7 +61,7 @@ impl UnitStore {
     pub(crate) fn bytes(&self) -> Option<&Bytes> {
         match &self.source {
             Source::Memory(bytes) => Some(bytes),
-            Source::Stored(_) => None,
+            Source::Stored(..) => None,
         }
     }
 
@@ -64,7 +72,7 @@ impl UnitStore {
         if ends.last().copied().unwrap_or(0) != object.size {
             return Err(format!("units.bin has {} bytes, which does not match its index", object.size));
         }
-        Ok(Self { ends, checks, source: Source::Stored(object) })
+        Ok(Self { ends, checks, source: Source::Stored(object, Recent::new(HELD_BYTES)) })
     }
 
     /// Holds all descriptions in memory; rejects them if one is damaged.
@@ -94,7 +102,7 @@ impl UnitStore {
     pub(crate) async fn all(&self, storage: &Storage) -> Result<Vec<Bytes>> {
         let held = match &self.source {
             Source::Memory(_) => self.clone(),
-            Source::Stored(object) => {
+            Source::Stored(object, _) => {
                 let bytes = storage.read(object, 0..object.size).await?;
                 self.clone().held(bytes).map_err(|why| damaged(&object.uri, &why))?
             }
@@ -103,16 +111,20 @@ impl UnitStore {
     }
 
     /// Reads a unit's description and checks it.
-    pub(crate) async fn read(&self, unit: usize, storage: &Storage) -> Result<Bytes> {
+    pub(crate) async fn read(&self, number: u32, storage: &Storage) -> Result<Bytes> {
+        let unit = number as usize;
         assert!(unit < self.len(), "unit {unit} of {}", self.len());
-        let (bytes, place) = match &self.source {
-            Source::Memory(_) => (self.slice(unit).unwrap_or_default(), "memory"),
-            Source::Stored(object) => (storage.read(object, self.range(unit)).await?, object.uri.as_str()),
+        let checked = |bytes: Bytes, place: &str| match crc32fast::hash(&bytes) == self.checks[unit] {
+            true => Ok(bytes),
+            false => Err(damaged(place, &format!("unit {unit}"))),
         };
-        if crc32fast::hash(&bytes) != self.checks[unit] {
-            return Err(damaged(place, &format!("unit {unit}")));
+        match &self.source {
+            Source::Memory(_) => checked(self.slice(unit).unwrap_or_default(), "memory"),
+            Source::Stored(object, recent) => {
+                let read = async { checked(storage.read(object, self.range(unit)).await?, &object.uri) };
+                recent.get(number, read, |bytes| bytes.len() as u64 + ENTRY_BYTES).await
+            }
         }
-        Ok(bytes)
     }
 }
 

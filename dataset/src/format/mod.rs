@@ -28,7 +28,6 @@ mod metadata_table;
 pub(crate) mod parquet;
 mod partitions;
 mod pattern;
-pub(crate) mod recent;
 mod recognise;
 mod shards;
 pub(crate) mod sides;

@@ -7,8 +7,8 @@
 //! holds those of the units that it read first, up to [`HELD_BYTES`]; the units that were read longest ago are dropped. A
 //! sample has 4 to 100 bytes of them: 10⁶ samples of images with labels take about 12 MB.
 
-use super::recent::Recent;
 use crate::cache::RangeReader;
+use crate::catalog::Recent;
 use crate::{ObjectRef, Result};
 use bytes::Bytes;
 use std::ops::Range;

@@ -115,7 +115,7 @@ impl Scan {
         };
         let unit = self.opened.catalog.blocks.row(BlockId(run.blocks.start)).unit;
         let (units, storage) = (units.clone(), self.opened.storage.clone());
-        let footer = self.opened.storage.io().run(async move { units.read(unit as usize, &storage).await });
+        let footer = self.opened.storage.io().run(async move { units.read(unit, &storage).await });
         let metadata = parse_unit(&footer.await.map_err(external)?).map_err(external)?;
         let statistics =
             UnitStatistics { metadata: &metadata, schema: source_schema, samples: self.samples(run) };

@@ -82,8 +82,7 @@ impl Member {
         self.has_opened = false;
     }
 
-    /// It has the data set open. While it is cold, that is heard from one of its earlier streams, and it still gets nothing to
-    /// do.
+    /// It has the data set open. While it is cold, an earlier stream may report that; it still gets nothing to do.
     pub(super) fn opened(&mut self) {
         self.has_opened = true;
     }

@@ -68,8 +68,11 @@ impl Engine {
     }
 
     fn rows(&self) -> Option<Arc<RowIndexes>> {
+        if self.row_index_bytes == 0 {
+            return None; // other engines may use what is held
+        }
         let mut held = self.rows.lock().unwrap_or_else(PoisonError::into_inner); // a single store
-        *held = (self.row_index_bytes > 0).then(|| RowIndexes::shared(self.row_index_bytes));
+        *held = Some(RowIndexes::shared(self.row_index_bytes));
         held.clone()
     }
 

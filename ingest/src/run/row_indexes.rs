@@ -8,8 +8,9 @@
 //! and 2 to 4 % more in the first epoch. Samples are the same bytes with and without.
 //!
 //! **Bounds.** An index takes 160 to 170 bytes for 500 × 375 px and at most 657, and [`ENTRY_BYTES`] around it, so 64 MiB
-//! hold some 290,000 images. A full table takes no more: an epoch asks for every sample once, so what is there is as good as
-//! what would replace it, and replacing the oldest would leave nothing that the next epoch finds.
+//! hold some 290,000 images. A full table takes no more, and other images are decoded as without it: an epoch asks for every sample
+//! once, so what is there is as good as what would replace it, and replacing the oldest would leave nothing that the next epoch finds.
+//! What is there stays until the last engine of the process ends, also of data sets that are no longer read.
 //!
 //! **Wrong entries do no harm.** A key names a data set's content, a column and a sample; a file may change all the same. The decoder
 //! compares the hash of the whole file, so an index of another file is not used, and then replaced.
@@ -28,6 +29,9 @@ pub(crate) const ROW_INDEX_BYTES: u64 = 64 << 20;
 /// Counted for each entry in addition to the index: 32 bytes for key and pointer in a hash table that is 2/3 full, and 16 of
 /// the allocator.
 const ENTRY_BYTES: u64 = 64;
+
+/// An index of an image of 500 × 375 pixels.
+const USUAL_BYTES: u64 = 170;
 
 /// Threads that look at once rarely wait for each other.
 const SHARDS: usize = 16;
@@ -90,6 +94,12 @@ impl RowIndexes {
         let made = Arc::new(Self::new(most_bytes));
         *table = Arc::downgrade(&made);
         made
+    }
+
+    /// Whether there is room for another index of usual size. Without it, noting one costs time and brings nothing.
+    pub(crate) fn has_room(&self) -> bool {
+        let takes = ENTRY_BYTES + USUAL_BYTES;
+        self.bytes.load(Ordering::Relaxed) + takes <= self.most_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns what is known of a sample.

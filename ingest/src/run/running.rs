@@ -184,7 +184,10 @@ impl<D: Destination> RunningStep<D> {
             })?;
             let rows = self.context.rows.as_ref().and_then(|rows| rows.of(index));
             if let Some((rows, column)) = rows {
-                scratch.note_rows(rows.get(column, planned.sample));
+                let known = rows.get(column, planned.sample);
+                if known.is_some() || rows.has_room() {
+                    scratch.note_rows(known);
+                }
             }
             let written = match memory.column(index)? {
                 RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),

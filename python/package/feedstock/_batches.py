@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from feedstock._loader import Loader
+
+class Iterated(Protocol):
+    """What an iteration needs of its loader."""
+
+    _iterations: int
+
+    def _next(self) -> Any: ...
+
+    def _end_iteration(self, number: int) -> None: ...
 
 
 class Batches:
     """One iteration of a loader. It keeps no reference to a batch, which would hold a slot."""
 
-    def __init__(self, loader: Loader, number: int) -> None:
+    def __init__(self, loader: Iterated, number: int) -> None:
         self._loader = loader
         self._number = number
         self._ended = False

@@ -108,7 +108,7 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    /// Returns the dispatch of an order with these strands, of each of which `parts` has its part of the order.
+    /// Returns the dispatch of an order; `parts[strand]` is the part of a strand.
     pub(crate) fn new(parts: Vec<u32>, local: Local) -> Self {
         Self {
             parts,

@@ -47,12 +47,16 @@ impl Dispatch {
         is_waited_for: bool,
         actions: &mut Vec<Action>,
     ) {
-        let mut served = vec![false; self.parts.len()];
-        let serving = self.streams.values().filter(|stream| stream.serves(index));
-        serving.flat_map(|stream| stream.strands.iter()).for_each(|strand| served[strand as usize] = true);
-        if rows.keys().all(|&strand| served[strand as usize]) {
+        let serving: Vec<&StreamState> =
+            self.streams.values().filter(|stream| stream.serves(index)).collect();
+        if rows.keys().all(|&strand| serving.iter().any(|stream| stream.strands.contains(strand))) {
             return;
         }
+        let mut served = vec![false; self.parts.len()];
+        serving
+            .iter()
+            .flat_map(|stream| stream.strands.iter())
+            .for_each(|strand| served[strand as usize] = true);
         let proven = if is_waited_for { self.proven() } else { BTreeSet::new() };
         let members = if proven.is_empty() { self.fit(is_waited_for) } else { proven };
         let chosen = assign(&members, &self.parts);
