@@ -200,14 +200,15 @@ async fn answer(
     fault: Option<Fault>,
     note: impl Fn(Option<u16>),
 ) -> io::Result<bool> {
+    let bodiless = head.first_line.starts_with("HEAD ");
     match fault {
-        Some(Fault::Status(code)) => return refuse(client, code, None, note).await,
+        Some(Fault::Status(code)) => return refuse(client, (code, None), bodiless, note).await,
         Some(Fault::StatusAfter(code, time)) => {
             tokio::time::sleep(time).await;
-            return refuse(client, code, None, note).await;
+            return refuse(client, (code, None), bodiless, note).await;
         }
         Some(Fault::StatusRetryAfter(code, seconds)) => {
-            return refuse(client, code, Some(seconds), note).await;
+            return refuse(client, (code, Some(seconds)), bodiless, note).await;
         }
         Some(Fault::Redirect(code, location)) => {
             let mut head = Head { first_line: format!("HTTP/1.1 {code} Injected"), headers: Vec::new() };
@@ -224,7 +225,6 @@ async fn answer(
         Some(Fault::StallBeforeHead(time) | Fault::Latency(time)) => tokio::time::sleep(time).await,
         _ => {}
     }
-    let bodiless = head.first_line.starts_with("HEAD ");
     let (mut answer, body) = ask(shared.upstream, head, &body, bodiless).await?;
     answer.remove("connection");
     if let Some(Fault::OtherEtag(etag)) = &fault {
@@ -311,10 +311,12 @@ const GATHERED_EVERY: Duration = Duration::from_millis(1);
 /// A reset immediately after the bytes would make the kernel drop them unread.
 const RESET_DELAY: Duration = Duration::from_millis(20);
 
+/// Answers with a status, and in how many seconds to ask again. An answer to HEAD has no body: the client would take it for the next
+/// answer.
 async fn refuse(
     client: &mut TcpStream,
-    code: u16,
-    retry_after: Option<u64>,
+    (code, retry_after): (u16, Option<u64>),
+    bodiless: bool,
     note: impl Fn(Option<u16>),
 ) -> io::Result<bool> {
     let s3_code = match code {
@@ -334,7 +336,9 @@ async fn refuse(
     }
     note(Some(code));
     client.write_all(&head.to_bytes()).await?;
-    client.write_all(body.as_bytes()).await?;
+    if !bodiless {
+        client.write_all(body.as_bytes()).await?;
+    }
     client.flush().await?;
     Ok(true)
 }
