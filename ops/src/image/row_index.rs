@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! first epoch   decode ── notes each row of MCUs that it comes to: place in the bit stream, DC predictors ─▶ RowIndex
-//! later epochs  RowIndex ─▶ decode: rows above the crop are not read, those beside it only on the left
+//! later epochs  RowIndex ─▶ decode: rows above the crop are not read, nor what is right of it
 //! ```
 //! Without restart markers, a decoder has no other state at a row's start. An index belongs to one version of one file: it
 //! has the length and a hash of all of the file's bytes, and the decoder compares both before it uses any place.
@@ -13,6 +13,8 @@
 //! stored index also has a checksum; without a match [`RowIndex::from_bytes`] returns `None`. Only a forged index, with both
 //! hashes right and its places wrong, can show wrong pixels. Its places are still checked: nothing outside the file's bytes is
 //! read, and where they lead to damage, the file is decoded without it.
+
+use twox_hash::XxHash3_64;
 
 /// Starts that an index has at most; of images with more rows every second one is noted, or every third and so on.
 ///
@@ -151,33 +153,9 @@ impl RowIndex {
     }
 }
 
-/// A hash of 64 bits, against chance and not against forgers; of bytes of one length, which is stored with it.
-///
-/// Four lanes each take 16 bytes at a time: they multiply one half, mixed with what the lane has, by the other half, and fold the
-/// 128 bits of the product. That takes some 4 µs for 110 KB, 1 % of the decoding.
-#[expect(clippy::cast_possible_truncation, reason = "the two halves of 128 bits")]
+/// A hash against chance and not against forgers: XXH3 of 64 bits.
 fn hash(bytes: &[u8]) -> u64 {
-    // Odd, with about as many ones as zeros: the first 256 bits of π's fraction, the lowest of each 64 set.
-    const PI: [u64; 4] =
-        [0x243F_6A88_85A3_08D3, 0x1319_8A2E_0370_7345, 0xA409_3822_299F_31D1, 0x082E_FA98_EC4E_6C89];
-    let fold = |a: u64, b: u64| {
-        let product = u128::from(a) * u128::from(b);
-        (product as u64) ^ (product >> 64) as u64
-    };
-    let mut lanes = PI;
-    let mut take = |block: &[u8; 64]| {
-        for ((lane, pi), pair) in lanes.iter_mut().zip(PI).zip(block.as_chunks::<16>().0) {
-            let pair = u128::from_le_bytes(*pair);
-            *lane = fold(*lane ^ pair as u64, (pair >> 64) as u64 ^ pi) ^ pair as u64;
-        }
-    };
-    let (blocks, rest) = bytes.as_chunks::<64>();
-    blocks.iter().for_each(&mut take);
-    let mut last = [0; 64];
-    last[..rest.len()].copy_from_slice(rest);
-    take(&last);
-    let [a, b, c, d] = lanes;
-    fold(fold(a ^ PI[1], b ^ PI[0]) ^ PI[2], fold(c ^ PI[3], d ^ PI[2]) ^ PI[1])
+    XxHash3_64::oneshot(bytes)
 }
 
 fn checksum(content: &[u8]) -> [u8; CHECKSUM_BYTES] {
