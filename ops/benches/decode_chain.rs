@@ -23,7 +23,7 @@ use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use feedstock_ops::image::{Marked, RandomResizedCrop, RestartMarkers, Size};
 use feedstock_ops::{Chain, SampleSeed, Scratch};
-use support::{Jpeg, textured_picture};
+use support::{Jpeg, cpu_time, textured_picture};
 use turbojpeg_sys as tj;
 
 const WIDTH: u32 = 400;
@@ -31,12 +31,6 @@ const HEIGHT: u32 = 350;
 const SIDE: u32 = 224;
 const PICTURES: u64 = 48;
 const RESTART_INTERVAL: u16 = 4;
-
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 /// libjpeg-turbo with a reused handle and buffers, and fast_image_resize.
 struct Bare {

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use feedstock_ops::image::RowIndex;
 use feedstock_ops::{Chain, SampleSeed, Scratch};
-use support::{Jpeg, textured_picture};
+use support::{Jpeg, cpu_time, textured_picture};
 
 const WIDTH: u32 = 500;
 const HEIGHT: u32 = 375;
@@ -32,12 +32,6 @@ const PICTURES: u64 = 96;
 const MOST_PICTURES: usize = 1000;
 const QUALITIES: [i32; 2] = [95, 85];
 const CHAIN: &str = "decode_image,random_resized_crop:224,horizontal_flip";
-
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 fn made(quality: i32) -> Vec<Vec<u8>> {
     let jpeg = Jpeg { quality, ..Jpeg::default() };

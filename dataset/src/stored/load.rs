@@ -183,8 +183,8 @@ async fn load_tables(index: Index, place: &Place, storage: &Storage) -> Result<F
         probed: index.probed,
         unsupported: index.unsupported,
     };
-    let says_parts = index.has_parts.is_some() || !matches!(catalog.content, Content::Units { .. });
-    Ok(Found { catalog, converted: index.version != VERSION || !has_memory || !says_parts })
+    let states_parts = index.has_parts.is_some() || !matches!(catalog.content, Content::Units { .. });
+    Ok(Found { catalog, converted: index.version != VERSION || !has_memory || !states_parts })
 }
 
 fn load_samples(

@@ -7,22 +7,54 @@
 //! eighth of the strands move besides those that were its own; since all shares change, all streams are opened again. Each whole part
 //! has nearly the same number of rows of each step, but each strand has not, so workers get whole parts where their shares allow it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// By strand, which of `members` serves it; `parts` has each strand's part. The same members in any order give the same answer, and
+/// The strands of each part, in the order in which they are given away. The blocks of a window are on neighbouring strands, so the
+/// order is that of the reversed bits of their numbers in the part: the first few are spread over all.
+#[derive(Debug)]
+pub(super) struct Parts {
+    of_parts: Vec<Vec<usize>>,
+    strands: usize,
+}
+
+impl Parts {
+    /// Returns the parts of an order; `parts` has the part of each strand.
+    pub(super) fn of(parts: impl IntoIterator<Item = u32>) -> Self {
+        let (mut of_parts, mut strands) = (Vec::<Vec<usize>>::new(), 0);
+        for part in parts {
+            let part = part as usize;
+            of_parts.resize(of_parts.len().max(part + 1), Vec::new());
+            of_parts[part].push(strands);
+            strands += 1;
+        }
+        for of_part in &mut of_parts {
+            let numbered = (0_u32..).map(u32::reverse_bits).zip(std::mem::take(of_part));
+            let spread: BTreeMap<u32, usize> = numbered.collect();
+            of_part.extend(spread.into_values());
+        }
+        Self { of_parts, strands }
+    }
+
+    /// Returns the number of strands.
+    pub(super) fn strands(&self) -> usize {
+        self.strands
+    }
+}
+
+/// By strand, which of `members` serves it. The same members in any order give the same answer, and
 /// their numbers of strands differ by at most one.
 ///
 /// Each part ranks the members by a hash of both (highest random weight, Thaler and Ravishankar 1998) and takes the first ones that
 /// have room left (bounded loads, Mirrokni, Thorup and Zadimoghaddam 2018).
-pub(super) fn assign<'a>(members: &BTreeSet<&'a str>, parts: &[u32]) -> Vec<&'a str> {
+pub(super) fn assign<'a>(members: &BTreeSet<&'a str>, parts: &Parts) -> Vec<&'a str> {
     if members.is_empty() {
         return Vec::new();
     }
-    let (equal, more) = (parts.len() / members.len(), parts.len() % members.len());
+    let (equal, more) = (parts.strands / members.len(), parts.strands % members.len());
     let share = |(at, name): (usize, &&'a str)| Share::of(name, equal + usize::from(at < more));
     let mut shares: Vec<Share<'a>> = members.iter().enumerate().map(share).collect();
-    let mut chosen = vec![""; parts.len()];
-    for (part, strands) in (0..).zip(strands_of(parts)) {
+    let mut chosen = vec![""; parts.strands];
+    for (part, strands) in (0..).zip(&parts.of_parts) {
         let mut left = strands.as_slice();
         while !left.is_empty()
             && let Some(at) = first_with_room(&shares, part)
@@ -40,20 +72,6 @@ pub(super) fn assign<'a>(members: &BTreeSet<&'a str>, parts: &[u32]) -> Vec<&'a 
 fn first_with_room(shares: &[Share<'_>], part: u64) -> Option<usize> {
     let fit = shares.iter().enumerate().filter(|(_, share)| share.room > 0);
     fit.max_by_key(|(_, share)| share.weight(part)).map(|(at, _)| at)
-}
-
-/// By part, its strands, in the order in which they are given away. The blocks of a window are on neighbouring strands, so the order
-/// is that of the reversed bits of their numbers in the part: the first few are spread over all.
-fn strands_of(parts: &[u32]) -> Vec<Vec<usize>> {
-    let mut of_parts = vec![Vec::new(); parts.iter().max().map_or(0, |last| *last as usize + 1)];
-    parts.iter().enumerate().for_each(|(strand, &part)| of_parts[part as usize].push(strand));
-    for strands in &mut of_parts {
-        let mut spread: Vec<(u32, usize)> =
-            (0_u32..).map(u32::reverse_bits).zip(strands.iter().copied()).collect();
-        spread.sort_unstable();
-        *strands = spread.into_iter().map(|(_, strand)| strand).collect();
-    }
-    of_parts
 }
 
 /// A member, and how many more strands it serves.
@@ -89,7 +107,7 @@ mod tests {
     }
 
     fn of(names: &[String]) -> Vec<&str> {
-        let parts: Vec<u32> = (0..PARTS * OF_PART).map(|strand| strand % PARTS).collect();
+        let parts = Parts::of((0..PARTS * OF_PART).map(|strand| strand % PARTS));
         assign(&names.iter().map(String::as_str).collect(), &parts)
     }
 
@@ -108,7 +126,7 @@ mod tests {
             // A member whose share is full leaves the rest of one part.
             assert!(split.count() <= n, "too many parts are split among {n}");
         }
-        assert!(assign(&BTreeSet::new(), &[0]).is_empty());
+        assert!(assign(&BTreeSet::new(), &Parts::of([0])).is_empty());
     }
 
     #[test]
@@ -146,7 +164,7 @@ mod tests {
     #[test]
     fn a_strand_each_is_a_part_each() {
         let all = names(3);
-        let chosen = assign(&all.iter().map(String::as_str).collect(), &(0..16).collect::<Vec<_>>());
+        let chosen = assign(&all.iter().map(String::as_str).collect(), &Parts::of(0..16));
         let mut loads: Vec<usize> =
             all.iter().map(|name| chosen.iter().filter(|member| *member == name).count()).collect();
         loads.sort_unstable();

@@ -102,7 +102,7 @@ impl<D: Destination> FleetDriver<D> {
         let (warmed, warm_ups) = unbounded_channel(); // one for each member
         let (found, looked_up) = unbounded_channel(); // one at a time
         let strands = job.walk.plan().strands();
-        let parts = (0..strands.count()).map(|strand| strands.part_of(strand)).collect();
+        let parts = (0..strands.count()).map(|strand| strands.part_of(strand));
         let next = job.walk.next();
         let driver = Self {
             plan_id: PlanId::of(&job.spec)?,

@@ -1,6 +1,7 @@
 //! What a run is asked for, and what it gives back: the job, the memory of its steps, and the sink of its results.
 
 use crate::memory::row::RowMemory;
+use crate::run::ready::Ready;
 use crate::{Error, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, Plan, Position, Step, StepShape, StrandSet};
@@ -111,4 +112,18 @@ pub trait Sink<D>: Send + Sync + 'static {
     fn failed(&self, index: u64, error: Error);
     /// The plan's last step has been handed over.
     fn ended(&self, steps: u64);
+}
+
+impl<D: Destination> Sink<D> for Ready<Finished<D>> {
+    fn finished(&self, finished: Finished<D>) {
+        self.push(finished.index, finished);
+    }
+
+    fn failed(&self, index: u64, error: Error) {
+        self.fail(index, error);
+    }
+
+    fn ended(&self, steps: u64) {
+        self.end(steps);
+    }
 }

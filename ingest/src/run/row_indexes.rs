@@ -231,23 +231,6 @@ mod tests {
         }
     }
 
-    #[derive(Default)]
-    struct Steps(Ready<Finished<Place>>);
-
-    impl Sink<Place> for Steps {
-        fn finished(&self, finished: Finished<Place>) {
-            self.0.push(finished.index, finished);
-        }
-
-        fn failed(&self, index: u64, error: Error) {
-            self.0.fail(index, error);
-        }
-
-        fn ended(&self, steps: u64) {
-            self.0.end(steps);
-        }
-    }
-
     /// Runs some epochs. Returns the pixels by epoch and sample; `after` sees each step.
     fn pixels(
         engine: &Engine,
@@ -269,14 +252,14 @@ mod tests {
             prefetch_bytes: 16 << 20,
             sample_bytes: 64 << 20,
         };
-        let sink = Arc::new(Steps::default());
-        let run = engine.run(job, sink.clone() as Arc<dyn Sink<Place>>).unwrap();
+        let steps = Arc::new(Ready::<Finished<Place>>::default());
+        let run = engine.run(job, steps.clone() as Arc<dyn Sink<Place>>).unwrap();
         let offers = run.offers();
         let slab = RowSlab::new([chain.output().clone()].into(), Arc::default(), allocate(0).unwrap());
         offers.offer(Place(slab));
         let mut rows = BTreeMap::new();
         loop {
-            match sink.0.pop(Duration::from_secs(60)) {
+            match steps.pop(Duration::from_secs(60)) {
                 Popped::Item(finished) => {
                     assert!(finished.failures.is_empty());
                     for (row, planned) in finished.step.rows.iter().enumerate() {

@@ -171,17 +171,3 @@ impl Destination for LaneMemory {
         self.0.give_row(row, memory);
     }
 }
-
-impl Sink<LaneMemory> for Ready<Finished<LaneMemory>> {
-    fn finished(&self, finished: Finished<LaneMemory>) {
-        self.push(finished.index, finished);
-    }
-
-    fn failed(&self, index: u64, error: Error) {
-        self.fail(index, error);
-    }
-
-    fn ended(&self, steps: u64) {
-        self.end(steps);
-    }
-}

@@ -1,6 +1,6 @@
 //! A region that is decoded alone is bit-identical to that region of the whole image.
 
-use crate::support::{Dice, Jpeg, most_and_mean, picture, turbo_decode};
+use crate::support::{Dice, Jpeg, SUBSAMPLINGS, most_and_mean, picture, turbo_decode};
 use feedstock_ops::image::{DecodeImage, RandomCrop, RandomResizedCrop, decode_rgb};
 use feedstock_ops::{Chain, ChainSpec, Op, SampleSeed, Scratch, decode_image};
 use turbojpeg_sys as tj;
@@ -79,16 +79,6 @@ fn components_in_another_order_than_the_frames_are_refused() {
     let error = decode_rgb(&bytes, &DecodeImage::new()).unwrap_err();
     assert!(error.to_string().contains("component ID"), "{error}"); // libjpeg-turbo's message
 }
-
-const SUBSAMPLINGS: [tj::TJSAMP; 7] = [
-    tj::TJSAMP_TJSAMP_444,
-    tj::TJSAMP_TJSAMP_422,
-    tj::TJSAMP_TJSAMP_420,
-    tj::TJSAMP_TJSAMP_440,
-    tj::TJSAMP_TJSAMP_411,
-    tj::TJSAMP_TJSAMP_441,
-    tj::TJSAMP_TJSAMP_GRAY,
-];
 
 #[test]
 fn random_crops_of_every_subsampling_and_odd_sizes() {

@@ -1,9 +1,8 @@
 //! Crops that jump to rows by an index are bit-identical to crops that do not, whatever the index is.
 
-use crate::support::{Dice, Jpeg, picture, textured_picture};
+use crate::support::{Dice, Jpeg, SUBSAMPLINGS, picture, textured_picture};
 use feedstock_ops::image::{RandomCrop, RowIndex};
 use feedstock_ops::{Chain, ChainSpec, SampleSeed, Scratch, decode_image};
-use turbojpeg_sys as tj;
 
 /// Pixels and warnings, or an error's text.
 type Outcome = Result<(Vec<u8>, String), String>;
@@ -48,16 +47,6 @@ fn crops_are_equal(bytes: &[u8], (w, h): (u32, u32), crops: u64, what: &str) -> 
     }
     known
 }
-
-const SUBSAMPLINGS: [tj::TJSAMP; 7] = [
-    tj::TJSAMP_TJSAMP_444,
-    tj::TJSAMP_TJSAMP_422,
-    tj::TJSAMP_TJSAMP_420,
-    tj::TJSAMP_TJSAMP_440,
-    tj::TJSAMP_TJSAMP_411,
-    tj::TJSAMP_TJSAMP_441,
-    tj::TJSAMP_TJSAMP_GRAY,
-];
 
 /// Images with fewer and with more rows than an index has starts, down to those that the own decoder leaves to libjpeg-turbo.
 const SIZES: [(u32, u32); 8] =

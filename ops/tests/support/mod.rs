@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use turbojpeg_sys as tj;
 
@@ -22,6 +23,24 @@ pub fn most_and_mean(a: &[u8], b: &[u8]) -> (u8, f64) {
     let sum: f64 = a.iter().zip(b).map(|(a, b)| f64::from(a.abs_diff(*b))).sum();
     (most, sum / a.len() as f64)
 }
+
+/// Returns the CPU time of this thread.
+pub fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Those that libjpeg-turbo can write.
+pub const SUBSAMPLINGS: [tj::TJSAMP; 7] = [
+    tj::TJSAMP_TJSAMP_444,
+    tj::TJSAMP_TJSAMP_422,
+    tj::TJSAMP_TJSAMP_420,
+    tj::TJSAMP_TJSAMP_440,
+    tj::TJSAMP_TJSAMP_411,
+    tj::TJSAMP_TJSAMP_441,
+    tj::TJSAMP_TJSAMP_GRAY,
+];
 
 /// A small generator (SplitMix64), so that the tests' images are always the same.
 pub struct Dice(pub u64);

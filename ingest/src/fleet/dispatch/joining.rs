@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_new_worker_gets_nothing_to_do_before_it_has_the_data_set_open() {
-        let mut dispatch = Dispatch::new((0..STRANDS).collect(), Local::Never);
+        let mut dispatch = Dispatch::new(0..STRANDS, Local::Never);
         dispatch.members(at(0), &workers(1));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
         dispatch.opened(at(5), streams[&worker(0)]);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_first_worker_that_has_the_data_set_open_serves_for_those_that_have_not() {
-        let mut dispatch = Dispatch::new((0..STRANDS).collect(), Local::Never);
+        let mut dispatch = Dispatch::new(0..STRANDS, Local::Never);
         dispatch.members(at(0), &workers(3));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
         assert_eq!(streams.len(), 3);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn this_machine_serves_until_a_worker_has_the_data_set_open() {
-        let mut dispatch = Dispatch::new((0..STRANDS).collect(), Local::Fallback);
+        let mut dispatch = Dispatch::new(0..STRANDS, Local::Fallback);
         dispatch.members(at(0), &workers(24));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
         assert!(!streams.contains_key(HERE));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_comes_back_opens_the_data_set_again_before_it_serves() {
-        let mut dispatch = Dispatch::new((0..STRANDS).collect(), Local::Never);
+        let mut dispatch = Dispatch::new(0..STRANDS, Local::Never);
         dispatch.members(at(0), &workers(2));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
         streams.values().for_each(|stream| dispatch.opened(at(5), *stream));
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn if_the_only_warm_worker_is_lost_the_next_one_to_be_warm_serves() {
-        let mut dispatch = Dispatch::new((0..STRANDS).collect(), Local::Never);
+        let mut dispatch = Dispatch::new(0..STRANDS, Local::Never);
         dispatch.members(at(0), &workers(1));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
         dispatch.opened(at(5), streams[&worker(0)]);

@@ -18,6 +18,7 @@ mod joining;
 mod moves;
 mod races;
 
+use super::assign::Parts;
 use super::hedge::Budget;
 use super::member::{self, Member};
 use super::progress::{Meter, Progress};
@@ -89,8 +90,7 @@ struct StreamState {
 /// The state machine of one rank's run.
 #[derive(Debug)]
 pub(crate) struct Dispatch {
-    /// By strand, its part of the order.
-    parts: Vec<u32>,
+    parts: Parts,
     local: Local,
     members: BTreeMap<String, Member>,
     streams: BTreeMap<StreamId, StreamState>,
@@ -108,10 +108,10 @@ pub(crate) struct Dispatch {
 }
 
 impl Dispatch {
-    /// Returns the dispatch of an order; `parts[strand]` is the part of a strand.
-    pub(crate) fn new(parts: Vec<u32>, local: Local) -> Self {
+    /// Returns the dispatch of an order; `parts` has the part of each strand.
+    pub(crate) fn new(parts: impl IntoIterator<Item = u32>, local: Local) -> Self {
         Self {
-            parts,
+            parts: Parts::of(parts),
             local,
             members: match local {
                 Local::Never => BTreeMap::new(),

@@ -80,10 +80,7 @@ struct Before {
 impl Model {
     fn new(dice: &mut Dice) -> Self {
         Self {
-            dispatch: Dispatch::new(
-                (0..STRANDS).collect(),
-                [Local::Never, Local::Fallback, Local::Share][dice.roll(3)],
-            ),
+            dispatch: Dispatch::new(0..STRANDS, [Local::Never, Local::Fallback, Local::Share][dice.roll(3)]),
             now: Duration::ZERO,
             streams: BTreeMap::new(),
             lacking: BTreeMap::new(),

@@ -52,7 +52,7 @@ impl Dispatch {
         if rows.keys().all(|&strand| serving.iter().any(|stream| stream.strands.contains(strand))) {
             return;
         }
-        let mut served = vec![false; self.parts.len()];
+        let mut served = vec![false; self.parts.strands()];
         serving
             .iter()
             .flat_map(|stream| stream.strands.iter())

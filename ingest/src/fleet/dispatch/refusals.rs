@@ -17,7 +17,7 @@ fn after(milliseconds: u64) -> Duration {
 
 /// Runs of two workers that were asked for the first step: the state, and each worker's stream.
 fn asked() -> (Dispatch, StreamId, StreamId) {
-    let mut dispatch = Dispatch::new((0..8).collect(), Local::Never);
+    let mut dispatch = Dispatch::new(0..8, Local::Never);
     dispatch.members(after(0), &["a:1".to_owned(), "b:1".to_owned()]);
     let actions = dispatch.step(after(0), 0, rows());
     let stream_of = |name: &str| {

@@ -88,7 +88,7 @@ fn to_the_end<P: Fn(&str, Duration) -> Pace>(mut fleet: Fleet<P>, steps: u64) ->
 
 fn begin<P: Fn(&str, Duration) -> Pace>(workers: usize, local: Local, pace: P) -> Fleet<P> {
     let mut fleet = Fleet {
-        dispatch: Dispatch::new((0..STRANDS).collect(), local),
+        dispatch: Dispatch::new(0..STRANDS, local),
         now: Duration::ZERO,
         pace,
         streams: BTreeMap::new(),
