@@ -88,8 +88,8 @@ pub use feedstock_trainer_bridge::{
 /// ```
 pub mod catalog {
     pub use feedstock_dataset::{
-        AudioProbe, BadShards, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Durations, Layout,
-        Progress,
+        AudioProbe, BadShards, Catalog, CatalogCheck, CatalogOptions, CatalogSource, CatalogStore, Durations,
+        Layout, Progress,
     };
     pub use feedstock_ops::sql_functions;
     pub use feedstock_trainer_bridge::audio_probe;

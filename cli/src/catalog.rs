@@ -13,6 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   feedstock catalog s3://bucket/train                # once, into the cache folder
   feedstock catalog s3://bucket/train --beside       # into s3://bucket/train/_feedstock/, for all machines
+  feedstock catalog s3://bucket/train --publish s3://bucket/catalogs         # for --catalogs-from on other machines
   feedstock catalog s3://bucket/train --check list   # compare the catalog with storage, at any size
   feedstock catalog s3://bucket/train --rebuild      # even if the stored catalog is current
 
@@ -28,6 +29,9 @@ pub(crate) struct Command {
     /// Read the headers of all objects again, even if the stored catalog is current.
     #[arg(long)]
     rebuild: bool,
+    /// Copy the catalog into this folder or bucket, too, where other machines find it with --catalogs-from.
+    #[arg(long, value_name = "FOLDER")]
+    publish: Option<String>,
 }
 
 impl Command {
@@ -35,6 +39,9 @@ impl Command {
         let start = Instant::now();
         let dataset = self.source.how.open(&self.source.uri, common, self.rebuild)?;
         let seconds = start.elapsed().as_secs_f64();
+        if let Some(folder) = &self.publish {
+            futures::executor::block_on(dataset.publish_catalog(folder))?;
+        }
         let catalog = dataset.catalog();
         let place = match self.source.how.store() {
             CatalogStore::Cache(folder) => folder.display().to_string(),
@@ -55,12 +62,15 @@ impl Command {
                 "content_hash": format!("{:016x}", catalog.content_hash()),
                 "store": place,
                 "kept": kept,
+                "published": self.publish,
                 "notes": catalog.notes(),
                 "seconds": seconds,
             }))?;
             output.end()?;
             return self.stored(kept, &place);
         }
+        let published =
+            self.publish.as_ref().map_or_else(String::new, |folder| format!(", published in {folder}"));
         output.line(format!(
             "{}: {} samples in {} blocks of {} {} objects, content hash {:016x}; ready after {seconds:.2} s{}",
             catalog.uri(),
@@ -69,7 +79,7 @@ impl Command {
             count(catalog.objects().len() as u64),
             catalog.layout(),
             catalog.content_hash(),
-            if kept { format!(", stored in {place}") } else { String::new() },
+            if kept { format!(", stored in {place}") } else { String::new() } + &published,
         ))?;
         for note in catalog.notes() {
             output.fact("note", note)?;

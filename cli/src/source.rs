@@ -5,7 +5,8 @@ use super::failure::{Failure, Outcome};
 use super::progress::Reporter;
 use clap::Args;
 use feedstock_dataset::{
-    BadShards, CatalogCheck, CatalogOptions, CatalogStore, Dataset, Layout, OpenOptions, Shuffle,
+    BadShards, CatalogCheck, CatalogOptions, CatalogSource, CatalogStore, Dataset, Layout, OpenOptions,
+    Shuffle,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,6 +53,10 @@ pub(crate) struct StoreArgs {
     /// Store the catalog next to the data, in _feedstock/.
     #[arg(long)]
     beside: bool,
+    /// Look for a ready catalog in this folder or bucket before building one; `beside`: in _feedstock/ next to the data. Can be
+    /// repeated. `feedstock catalog --publish` stores ready catalogs.
+    #[arg(long, value_name = "FOLDER")]
+    catalogs_from: Vec<CatalogSource>,
     /// How a stored catalog is compared with storage: auto lists the objects if there are at most 100,000; list
     /// always does.
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -61,7 +66,12 @@ pub(crate) struct StoreArgs {
 impl StoreArgs {
     /// Returns the options of where catalogs are stored and how they are checked; all others have their defaults.
     pub(crate) fn options(&self) -> CatalogOptions {
-        CatalogOptions { store: self.store(), check: self.check, ..CatalogOptions::default() }
+        CatalogOptions {
+            store: self.store(),
+            sources: self.catalogs_from.clone(),
+            check: self.check,
+            ..CatalogOptions::default()
+        }
     }
 
     pub(crate) fn store(&self) -> CatalogStore {

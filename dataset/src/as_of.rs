@@ -107,7 +107,7 @@ impl Dataset {
     }
 
     /// Returns the stored data sets that it consists of, in the order of their samples.
-    fn stored_parts(&self) -> Vec<&Self> {
+    pub(crate) fn stored_parts(&self) -> Vec<&Self> {
         match &self.composition {
             Composition::Stored => vec![self],
             Composition::Mix(mix) => mix.datasets().flat_map(Self::stored_parts).collect(),
@@ -189,6 +189,7 @@ impl Dataset {
             storage: opened.storage.clone(),
             stored_at: None,
             is_catalog_kept: false,
+            published_as: None,
             cache: None,
             functions: opened.functions.clone(),
             source: opened.source.clone(),

@@ -1,7 +1,7 @@
 //! The opened data set: a catalog, and the selected samples and columns.
 
 use crate::catalog::project;
-use crate::open::{Opened, open_or_build, place_hash, place_of};
+use crate::open::{Opened, folder_name, open_or_build, place_hash, place_of};
 use crate::storage::{absolute, hide_urls, resolved, shown};
 use crate::{
     BlockReader, Catalog, DiskCache, Error, IoRuntime, OpenOptions, Result, Selection, SourceSpec, Stop,
@@ -131,6 +131,7 @@ impl Dataset {
             }
             let columns = (0..catalog.schema().fields().len()).collect();
             let source = SourceSpec::of(&with_credentials, &options)?;
+            let published_as = Some(folder_name(&uri, &options)?);
             let place_hash = place_hash(&catalog, [storage.place_key(&absolute(&uri)?)]);
             let catalog = Arc::new(catalog);
             let functions = options.functions;
@@ -139,6 +140,7 @@ impl Dataset {
                 storage,
                 stored_at,
                 is_catalog_kept,
+                published_as,
                 cache,
                 functions,
                 source,

@@ -76,19 +76,24 @@ impl DatasetSpec {
 }
 
 impl SourceSpec {
+    /// Returns options with those that the order depends on, which a description holds.
+    pub(crate) fn options_with(&self, own: OpenOptions) -> OpenOptions {
+        let Self::Uri { uri: _, layout, split, durations, block_bytes, bad_shards } = self else {
+            return own;
+        };
+        OpenOptions {
+            layout: *layout,
+            split: split.clone(),
+            durations: *durations,
+            block_bytes: *block_bytes,
+            bad_shards: *bad_shards,
+            ..own
+        }
+    }
+
     async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
         match self {
-            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards } => {
-                let options = OpenOptions {
-                    layout: *layout,
-                    split: split.clone(),
-                    durations: *durations,
-                    block_bytes: *block_bytes,
-                    bad_shards: *bad_shards,
-                    ..options()
-                };
-                Dataset::open_with(uri, options).await
-            }
+            Self::Uri { uri, .. } => Dataset::open_with(uri, self.options_with(options())).await,
             Self::Mix { parts, stop } => {
                 let mut opened = Vec::with_capacity(parts.len());
                 for (part, weight) in parts {

@@ -41,6 +41,7 @@ mod described;
 mod format;
 mod held;
 mod home;
+mod inbox;
 mod lengths;
 mod mix;
 mod open;
@@ -53,12 +54,13 @@ mod runtime;
 mod sql;
 mod storage;
 mod stored;
+mod travelling;
 
 pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
 pub use catalog::{
-    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogStore, Layout, MAX_PAGE_BYTES, Objects,
-    Progress, ProgressFn, UnsupportedAudio,
+    BlockSpec, Catalog, CatalogCheck, CatalogOptions, CatalogSource, CatalogStore, Layout, MAX_PAGE_BYTES,
+    Objects, Progress, ProgressFn, UnsupportedAudio,
 };
 pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
@@ -70,9 +72,11 @@ pub use feedstock_plan::{
 pub use format::BadShards;
 pub use held::declared_array;
 pub use home::{cache_folder, make_private};
+pub use inbox::{CatalogInbox, IncomingCatalog};
 pub use open::{AudioProbe, DatasetSpec, Durations, OpenOptions, SourceSpec};
 pub use process::PerProcess;
 pub use quality::{LabelQuality, OrderQuality, QualityOptions, ReadQuality, ShuffleQuality};
 pub use runtime::IoRuntime;
 pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats, hide_urls};
 pub use stored::SameSamples;
+pub use travelling::StoredCatalog;

@@ -41,7 +41,7 @@ where
 impl Dataset {
     /// Opens `uri`; `progress(stage, done, total)` is called from another thread while the catalog is built.
     #[staticmethod]
-    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, check, rebuild, disk_cache, block_bytes, bad_shards, progress))]
+    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, catalogs_from, check, rebuild, disk_cache, block_bytes, bad_shards, progress))]
     #[expect(clippy::too_many_arguments, reason = "all by name, from one place: feedstock/_dataset.py")]
     fn open(
         py: Python<'_>,
@@ -51,6 +51,7 @@ impl Dataset {
         durations: &str,
         storage: &Bound<'_, PyDict>,
         catalog: Option<&str>,
+        catalogs_from: Vec<String>,
         check: &str,
         rebuild: bool,
         disk_cache: Option<(String, u64)>,
@@ -76,6 +77,7 @@ impl Dataset {
             Some("memory") => CatalogStore::Nowhere,
             Some(folder) => CatalogStore::Cache(folder.into()),
         };
+        options.catalog.sources = catalogs_from.into_iter().map(Into::into).collect();
         options.catalog.check = text(py, "check", Some(check))?.unwrap_or_default();
         options.bad_shards = text(py, "bad_shards", Some(bad_shards))?.unwrap_or_default();
         options.catalog.rebuild = rebuild;
@@ -94,6 +96,12 @@ impl Dataset {
         let uri = uri.to_owned();
         let opened = call_long(py, move || wait(feedstock::Dataset::open_with(&uri, options)))?;
         Ok(Self(Own::new(opened)))
+    }
+
+    /// Copies the stored catalogs into a folder, local or in a bucket.
+    fn publish_catalog(&self, py: Python<'_>, folder: String) -> PyResult<()> {
+        let dataset = self.0.get(py)?.clone();
+        call_long(py, move || wait(dataset.publish_catalog(&folder)))
     }
 
     /// Mixes data sets by weight.

@@ -3,6 +3,7 @@
 use crate::arguments;
 use crate::errors::{call, call_long, config};
 use crate::process::Own;
+use feedstock::catalog::{CatalogOptions, CatalogSource};
 use feedstock::storage::Secret;
 use feedstock::workers::{ClientTls, FleetIdentity, Identity, ServerTls, Token, WorkerOptions};
 use feedstock::{Local, OpenOptions};
@@ -30,7 +31,7 @@ impl Worker {
 #[pymethods]
 impl Worker {
     #[new]
-    #[pyo3(signature = (listen, *, advertise, allow, threads, memory_bytes, token, tls, client_ca, insecure, storage, decoder_memory = None))]
+    #[pyo3(signature = (listen, *, advertise, allow, threads, memory_bytes, token, tls, client_ca, insecure, storage, decoder_memory = None, catalogs_from = vec![]))]
     #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/ray/fleet/worker.py")]
     fn new(
         py: Python<'_>,
@@ -45,11 +46,14 @@ impl Worker {
         insecure: bool,
         storage: &Bound<'_, PyDict>,
         decoder_memory: Option<u64>,
+        catalogs_from: Vec<String>,
     ) -> PyResult<Self> {
         let storage = arguments::storage(storage)?;
         let worker = call_long(py, move || {
+            let sources: Vec<_> = catalogs_from.into_iter().map(CatalogSource::from).collect();
             let mut options = WorkerOptions::new(move || OpenOptions {
                 storage: storage.clone(),
+                catalog: CatalogOptions { sources: sources.clone(), ..CatalogOptions::default() },
                 audio_probe: Some(feedstock::catalog::audio_probe()),
                 functions: feedstock::catalog::sql_functions(),
                 ..OpenOptions::default()

@@ -496,6 +496,26 @@ fn cursor_explains_a_state_and_whether_it_fits() {
 }
 
 #[test]
+fn a_published_catalog_serves_another_machine() {
+    let place = with_images("parquet");
+    let (shared, other) = (place.named("shared"), place.named("other"));
+    let built = &place.json(&["catalog", &data(&place), "--publish", &shared])[0];
+    assert_eq!(built["published"], shared.as_str());
+    let taken =
+        &place.json(&["catalog", &data(&place), "--catalog-dir", &other, "--catalogs-from", &shared])[0];
+    assert_eq!(taken["content_hash"], built["content_hash"]);
+    let tables = |folder: &str| {
+        let folders = std::fs::read_dir(place.path(folder)).unwrap();
+        let files = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+        files.map(|file| file.unwrap().file_name()).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(tables("shared").len() > 3);
+    assert_eq!(tables("shared"), tables("other"));
+    let unknown = place.json(&["catalog", &data(&place), "--catalogs-from", &place.named("nothing")]);
+    assert_eq!(unknown[0]["content_hash"], built["content_hash"], "it was built or found in the own cache");
+}
+
+#[test]
 fn catalog_is_stored_in_the_folder_that_it_reports() {
     let place = with_images("parquet");
     let built = &place.json(&["catalog", &data(&place)])[0];

@@ -36,7 +36,7 @@ pub use layout::Layout;
 pub(crate) use memory::Counted;
 pub(crate) use names::{CLASS_NAMES_KEY, DURATION, SAMPLE_ID};
 pub use objects::Objects;
-pub use options::{CatalogCheck, CatalogOptions, CatalogStore, Progress, ProgressFn};
+pub use options::{CatalogCheck, CatalogOptions, CatalogSource, CatalogStore, Progress, ProgressFn};
 pub(crate) use probed::Probed;
 pub(crate) use recent::Recent;
 pub(crate) use samples::{Places, SampleChunk, SampleTable};

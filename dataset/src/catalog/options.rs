@@ -38,6 +38,36 @@ impl Default for CatalogStore {
     }
 }
 
+/// Where a ready catalog is looked for before one is built. It is used only if it fits what the storage lists now.
+///
+/// ```
+/// use feedstock_dataset::CatalogSource;
+///
+/// assert_eq!(CatalogSource::from("beside".to_owned()), CatalogSource::Beside);
+/// let folder = "s3://corpus/catalogs".to_owned();
+/// assert_eq!(CatalogSource::from(folder.clone()), CatalogSource::Folder(folder));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CatalogSource {
+    /// In `_feedstock/` next to the data, where [`CatalogStore::Beside`] stored it.
+    Beside,
+    /// In this folder, local or in a bucket, where
+    /// [`Dataset::publish_catalog`](crate::Dataset::publish_catalog) stored it.
+    Folder(String),
+    /// In this local folder, in which a worker keeps the catalogs that ranks sent it. They are read there and never copied
+    /// into the worker's own cache.
+    Received(PathBuf),
+}
+
+impl From<String> for CatalogSource {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "beside" => Self::Beside,
+            _ => Self::Folder(text),
+        }
+    }
+}
+
 /// How a stored catalog is compared with the storage before it is used.
 ///
 /// ```
@@ -93,6 +123,9 @@ impl FromStr for CatalogCheck {
 pub struct CatalogOptions {
     /// Where the catalog is kept; default: the cache folder.
     pub store: CatalogStore,
+    /// Where ready catalogs are looked for, in this order, if the store has none that fits; default nowhere. A catalog that is
+    /// found in a folder or next to the data is copied into the store.
+    pub sources: Vec<CatalogSource>,
     /// How a stored catalog is compared with the storage; default: by listing, up to 100,000 objects.
     pub check: CatalogCheck,
     /// Builds the catalog again even if a stored one fits; default false.
@@ -105,6 +138,7 @@ impl fmt::Debug for CatalogOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CatalogOptions")
             .field("store", &self.store)
+            .field("sources", &self.sources)
             .field("check", &self.check)
             .field("rebuild", &self.rebuild)
             .field("progress", &self.progress.is_some())

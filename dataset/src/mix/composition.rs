@@ -133,6 +133,7 @@ impl Dataset {
             storage,
             stored_at: None,
             is_catalog_kept: false,
+            published_as: None,
             cache,
             functions,
             source,

@@ -9,12 +9,15 @@
 //! objects (TSVs, manifests) are compared, and the log states that the rest was not checked. A catalog whose own listing was
 //! resumed is listed once more at the next open, since objects may have appeared or vanished between its two parts.
 //!
+//! Before a catalog is built, ready ones are looked for (`CatalogOptions::sources`). They must fit, too.
+//!
 //! The next open resumes an interrupted listing of more than 32,000 objects (`storage/journal.rs`), unless the caller requests
 //! a listing or a rebuild.
 
 use super::durations;
 use super::options::OpenOptions;
-use crate::catalog::{Catalog, CatalogCheck, Content, Objects, Probed, VIEW_BYTES};
+use super::place::place_in;
+use crate::catalog::{Catalog, CatalogCheck, CatalogSource, Content, Objects, Probed, VIEW_BYTES};
 use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
 use crate::storage::{remove_abandoned, shown};
 use crate::stored::{self, Found, Place, Stored};
@@ -66,6 +69,11 @@ pub(crate) async fn open_or_build(
             }
         }
     }
+    if !options.catalog.rebuild
+        && let Some(ready) = ready(uri, place, options, storage).await?
+    {
+        return Ok(ready);
+    }
     options.catalog.report("listing", 0, None);
     let journal = place.and_then(listing_journal);
     if let Some(journal) = journal.clone() {
@@ -93,6 +101,56 @@ pub(crate) async fn open_or_build(
         return Ok((catalog, is_kept));
     }
     Ok((catalog, false))
+}
+
+/// Returns a catalog of the sources that fits, and whether it is stored at `place`. It is copied there, unless ranks sent it.
+async fn ready(
+    uri: &str,
+    place: Option<&Place>,
+    options: &OpenOptions,
+    storage: &Storage,
+) -> Result<Option<(Catalog, bool)>> {
+    for source in &options.catalog.sources {
+        let from = place_in(source, uri, options)?;
+        let why = match stored::load(&from, storage).await {
+            Ok(Stored::Nothing) => "there is none".to_owned(),
+            Ok(Stored::Unusable(why)) => why,
+            Err(error) => error.to_string(),
+            Ok(Stored::Found(found)) if !durations::are_current(&found.catalog, options) => {
+                "another release read its durations".to_owned()
+            }
+            Ok(Stored::Found(mut found)) => {
+                if still_fits(uri, options, storage, &mut found.catalog).await? {
+                    let to = place.filter(|_| !matches!(source, CatalogSource::Received(_)));
+                    return Ok(Some(match to {
+                        Some(to) => taken_over(found.catalog, &from, to, storage).await,
+                        None => (found.catalog, false),
+                    }));
+                }
+                "it is of other files".to_owned()
+            }
+        };
+        tracing::info!(uri = shown(uri), folder = shown(from.folder()), why, "no ready catalog is used");
+    }
+    Ok(None)
+}
+
+/// Copies a ready catalog, and returns the copy, whose tables are mapped. After a failure, it returns the catalog itself.
+async fn taken_over(ready: Catalog, from: &Place, to: &Place, storage: &Storage) -> (Catalog, bool) {
+    let copied = async {
+        stored::copy(from, to, storage).await?;
+        stored::load(to, storage).await
+    };
+    match copied.await {
+        Ok(Stored::Found(copy)) => {
+            (Catalog { notes: ready.notes, listing_notes: ready.listing_notes, ..copy.catalog }, true)
+        }
+        Ok(Stored::Nothing | Stored::Unusable(_)) => (ready, false),
+        Err(error) => {
+            tracing::warn!(folder = to.folder(), %error, "a ready catalog could not be copied; the next open reads it again");
+            (ready, false)
+        }
+    }
 }
 
 /// Stores what changed in the form of a catalog that fits. After a failure, the next open does the same work again.

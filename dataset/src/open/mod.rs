@@ -11,6 +11,6 @@ mod spec;
 pub(crate) use build::open_or_build;
 pub(crate) use opened::{Opened, place_hash};
 pub use options::OpenOptions;
-pub(crate) use place::place_of;
+pub(crate) use place::{folder_name, place_in, place_of, published};
 pub use probe::{AudioProbe, Durations};
 pub use spec::{DatasetSpec, SourceSpec};

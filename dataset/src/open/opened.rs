@@ -16,6 +16,8 @@ pub(crate) struct Opened {
     pub(crate) stored_at: Option<Place>,
     /// Whether it is stored there. A full or read-only cache folder costs time and is not an error.
     pub(crate) is_catalog_kept: bool,
+    /// The name of its folder where catalogs are published; `None` for several data sets in one.
+    pub(crate) published_as: Option<String>,
     pub(crate) cache: Option<DiskCache>,
     pub(crate) functions: Vec<Arc<ScalarUDF>>,
     /// The description with which another process can open the same.

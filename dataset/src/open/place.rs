@@ -1,19 +1,70 @@
 //! The folder in which a catalog is stored: a separate one for each set of options that changes the catalog.
 
 use super::options::OpenOptions;
-use crate::catalog::CatalogStore;
+use crate::catalog::{CatalogSource, CatalogStore};
 use crate::format::split_root;
 use crate::storage::{absolute, endpoints};
 use crate::stored::Place;
 use crate::{Error, Layout, Result};
 use std::hash::Hasher;
+use std::path::Path;
+use twox_hash::XxHash64;
 
 /// Folders are named as in version 3, so that its catalogs are found.
 const FOLDER_SEED: u64 = 3;
 
 /// Returns where the catalog of `uri` is stored; `None` if catalogs are not kept.
 pub(crate) fn place_of(uri: &str, options: &OpenOptions) -> Result<Option<Place>> {
-    let mut hasher = twox_hash::XxHash64::with_seed(FOLDER_SEED);
+    match &options.catalog.store {
+        CatalogStore::Nowhere => Ok(None),
+        CatalogStore::Cache(root) => Ok(Some(cached(uri, options, root)?)),
+        CatalogStore::Beside => Ok(Some(beside(uri, options))),
+    }
+}
+
+/// Returns where a source has the catalog of `uri`, if it has one.
+pub(crate) fn place_in(source: &CatalogSource, uri: &str, options: &OpenOptions) -> Result<Place> {
+    match source {
+        CatalogSource::Beside => Ok(beside(uri, options)),
+        CatalogSource::Folder(folder) => Ok(published(folder, &folder_name(uri, options)?)?),
+        CatalogSource::Received(root) => cached(uri, options, root),
+    }
+}
+
+/// Returns the place of a catalog among those that were published in a folder.
+pub(crate) fn published(folder: &str, name: &str) -> Result<Place> {
+    Ok(Place::new(format!("{}/{name}", absolute(folder)?.trim_end_matches('/')), false))
+}
+
+/// Returns the name of a folder among those of other data sets.
+pub(crate) fn folder_name(uri: &str, options: &OpenOptions) -> Result<String> {
+    let mut hasher = hash_of(options);
+    hasher.write(absolute(uri)?.as_bytes());
+    // Two stores may have buckets of the same name.
+    for endpoint in endpoints(uri, &options.storage, std::env::vars_os()) {
+        hasher.write_u8(0xff);
+        hasher.write(endpoint.as_bytes());
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+fn cached(uri: &str, options: &OpenOptions, root: &Path) -> Result<Place> {
+    let folder = root.join(folder_name(uri, options)?);
+    let not_utf8 = || Error::config(format!("the catalog cache folder {} is not UTF-8", root.display()));
+    Ok(Place::new(folder.to_str().ok_or_else(not_utf8)?.to_owned(), true))
+}
+
+fn beside(uri: &str, options: &OpenOptions) -> Place {
+    let mut hasher = hash_of(options);
+    let (root, rest) = split_root(uri);
+    hasher.write(rest.as_bytes());
+    let slash = if root.is_empty() || root.ends_with('/') { "" } else { "/" };
+    Place::new(format!("{root}{slash}_feedstock/{:016x}", hasher.finish()), false)
+}
+
+/// Begins a hash with the options that change a catalog.
+fn hash_of(options: &OpenOptions) -> XxHash64 {
+    let mut hasher = XxHash64::with_seed(FOLDER_SEED);
     hasher.write(options.layout.map_or("", Layout::name).as_bytes());
     hasher.write_u64(options.block_bytes);
     hasher.write(options.split.as_deref().unwrap_or("").as_bytes());
@@ -21,29 +72,7 @@ pub(crate) fn place_of(uri: &str, options: &OpenOptions) -> Result<Option<Place>
     if !options.bad_shards.is_default() {
         hasher.write(b"bad_shards"); // and so does one that leaves shards out
     }
-    match &options.catalog.store {
-        CatalogStore::Nowhere => Ok(None),
-        CatalogStore::Cache(root) => {
-            hasher.write(absolute(uri)?.as_bytes());
-            // Two stores may have buckets of the same name.
-            for endpoint in endpoints(uri, &options.storage, std::env::vars_os()) {
-                hasher.write_u8(0xff);
-                hasher.write(endpoint.as_bytes());
-            }
-            let folder = root.join(format!("{:016x}", hasher.finish()));
-            let folder = folder.to_str().ok_or_else(|| {
-                Error::config(format!("the catalog cache folder {} is not UTF-8", root.display()))
-            })?;
-            Ok(Some(Place::new(folder.to_owned(), true)))
-        }
-        CatalogStore::Beside => {
-            let (root, rest) = split_root(uri);
-            hasher.write(rest.as_bytes());
-            let slash = if root.is_empty() || root.ends_with('/') { "" } else { "/" };
-            let folder = format!("{root}{slash}_feedstock/{:016x}", hasher.finish());
-            Ok(Some(Place::new(folder, false)))
-        }
-    }
+    hasher
 }
 
 #[cfg(test)]

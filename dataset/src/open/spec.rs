@@ -94,15 +94,28 @@ impl fmt::Debug for SourceSpec {
 impl DatasetSpec {
     /// Returns every URI that it names.
     pub fn uris(&self) -> Vec<&str> {
+        self.sources().into_iter().filter_map(SourceSpec::uri).collect()
+    }
+
+    /// Returns the data sets at one URI that it consists of.
+    pub fn sources(&self) -> Vec<&SourceSpec> {
         match &self.source {
-            SourceSpec::Uri { uri, .. } => vec![uri],
-            SourceSpec::Mix { parts, .. } => parts.iter().flat_map(|(part, _)| part.uris()).collect(),
-            SourceSpec::Concat { parts } => parts.iter().flat_map(Self::uris).collect(),
+            SourceSpec::Uri { .. } => vec![&self.source],
+            SourceSpec::Mix { parts, .. } => parts.iter().flat_map(|(part, _)| part.sources()).collect(),
+            SourceSpec::Concat { parts } => parts.iter().flat_map(Self::sources).collect(),
         }
     }
 }
 
 impl SourceSpec {
+    /// Returns its URI; `None` for several data sets.
+    pub(crate) fn uri(&self) -> Option<&str> {
+        match self {
+            Self::Uri { uri, .. } => Some(uri),
+            Self::Mix { .. } | Self::Concat { .. } => None,
+        }
+    }
+
     pub(crate) fn of(uri: &str, options: &OpenOptions) -> Result<Self> {
         Ok(Self::Uri {
             uri: absolute(uri)?,

@@ -12,6 +12,7 @@ mod load;
 mod place;
 mod same;
 mod save;
+mod travel;
 
 pub(crate) use identity::{hashes, identity_of_parts, joined, sequence};
 pub(crate) use kept::{Kept, kept_catalogs};
@@ -20,6 +21,7 @@ pub(crate) use place::Place;
 pub use same::SameSamples;
 pub(crate) use same::same_samples;
 pub(crate) use save::{save, save_compared};
+pub(crate) use travel::{Parcel, copy};
 
 #[cfg(test)]
 mod tests {

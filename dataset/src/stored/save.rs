@@ -58,25 +58,36 @@ fn encode(catalog: &Catalog) -> Result<Encoded<'_>> {
     Ok(Encoded { tables, key, lists })
 }
 
+/// Returns the name of a table's file, which contains the hash of its bytes.
+pub(crate) fn table_file(name: &str, bytes: &[u8]) -> String {
+    let extension = if name == "units" { "bin" } else { "arrow" };
+    format!("{name}-{:016x}.{extension}", twox_hash::XxHash64::oneshot(0, bytes))
+}
+
 pub(crate) async fn save(catalog: &mut Catalog, place: &Place, storage: &Storage) -> Result<()> {
     let Encoded { tables: encoded, key, lists } = encode(catalog)?;
     let mut tables = BTreeMap::new();
     for (name, bytes) in encoded {
-        let extension = if name == "units" { "bin" } else { "arrow" };
-        let file = format!("{name}-{:016x}.{extension}", twox_hash::XxHash64::oneshot(0, &bytes));
+        let file = table_file(name, &bytes);
         let crc32 = (name != "units").then(|| crc32fast::hash(&bytes));
         tables.insert(name.to_owned(), Table { file: file.clone(), bytes: bytes.len() as u64, crc32 });
         storage.write(&place.file(&file), bytes).await?;
     }
     let index = Index::of(catalog, key, lists, tables);
+    replace_index(&index, place, storage).await?;
+    release_units(catalog, &index, place);
+    Ok(())
+}
+
+/// Stores the index of a catalog whose tables are stored. The catalog that it replaces is kept for a while.
+pub(crate) async fn replace_index(index: &Index, place: &Place, storage: &Storage) -> Result<()> {
     let before = read_index(&place.file(INDEX), storage).await.ok().filter(|old| old.tables != index.tables);
     let is_other = |before: &Index| before.identity != index.identity || before.probed != index.probed;
     if let Some(before) = before.clone().filter(is_other) {
         kept::keep(before, place, storage).await?;
     }
-    write_index(&index, &place.file(INDEX), storage).await?;
-    kept::clean(before, &index, place, storage).await;
-    release_units(catalog, &index, place);
+    write_index(index, &place.file(INDEX), storage).await?;
+    kept::clean(before, index, place, storage).await;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-fn write_parquet(at: &Path, rows: std::ops::Range<u64>) {
+pub(crate) fn write_parquet(at: &Path, rows: std::ops::Range<u64>) {
     let batch = hf_batch(rows, 500);
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(20)).build();
     let mut writer =
@@ -17,7 +17,7 @@ fn write_parquet(at: &Path, rows: std::ops::Range<u64>) {
     writer.close().unwrap();
 }
 
-fn write_tar(at: &Path, samples: u64) {
+pub(crate) fn write_tar(at: &Path, samples: u64) {
     let mut builder = tar::Builder::new(std::fs::File::create(at).unwrap());
     for i in 0..samples {
         for (name, bytes) in [(format!("{i}.jpg"), picture(i, 500)), (format!("{i}.cls"), b"1".to_vec())] {
@@ -31,6 +31,11 @@ fn write_tar(at: &Path, samples: u64) {
 
 /// Opens, and returns how many objects were read to make a catalog: none if a stored one was used.
 async fn open_counted(at: &Path, store: &CatalogStore, rebuild: bool) -> (Dataset, u64) {
+    counted(at, CatalogOptions { store: store.clone(), rebuild, ..CatalogOptions::default() }).await
+}
+
+/// As [`open_counted`], with all options of catalogs.
+pub(crate) async fn counted(at: &Path, catalog: CatalogOptions) -> (Dataset, u64) {
     let seen = Arc::new(AtomicU64::new(0));
     let counter = seen.clone();
     let progress: feedstock_dataset::ProgressFn = Arc::new(move |p| {
@@ -38,18 +43,13 @@ async fn open_counted(at: &Path, store: &CatalogStore, rebuild: bool) -> (Datase
             counter.store(p.done, Ordering::Relaxed);
         }
     });
-    let catalog = CatalogOptions {
-        store: store.clone(),
-        rebuild,
-        progress: Some(progress),
-        ..CatalogOptions::default()
-    };
+    let catalog = CatalogOptions { progress: Some(progress), ..catalog };
     let options = OpenOptions { catalog, block_bytes: 64 << 10, ..OpenOptions::default() };
     let dataset = Dataset::open_with(path(at), options).await.unwrap();
     (dataset, seen.load(Ordering::Relaxed))
 }
 
-fn files_below(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let at = entry.unwrap().path();

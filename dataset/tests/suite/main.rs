@@ -6,6 +6,7 @@ mod bad_input_formats;
 mod block_memory;
 mod cache_disk;
 mod catalog_large;
+mod catalog_sources;
 mod catalog_store;
 mod concat;
 mod damaged_files;

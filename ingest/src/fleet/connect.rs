@@ -232,3 +232,21 @@ pub(crate) fn broken(member: &str, error: &io::Error) -> Error {
     };
     Error::new(ErrorKind::Retryable, format!("{member}: {what}"))
 }
+
+/// The error of an answer that ends a conversation.
+pub(crate) fn refused(member: &str, answer: Answer) -> Error {
+    match answer {
+        Answer::Failed(failure) => named(member, &failure.into()),
+        Answer::Unknown => {
+            let message =
+                format!("{member}: the worker forgot the recipe at once: it is asked for too many of them");
+            Error::new(ErrorKind::Retryable, message)
+        }
+        other => Error::new(ErrorKind::Bug, format!("{member}: unexpected answer {other:?}")),
+    }
+}
+
+/// An error with the name of the member that it comes from.
+pub(crate) fn named(member: &str, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{member}: {error}"))
+}

@@ -23,6 +23,7 @@ mod silence;
 #[cfg(test)]
 mod simulation;
 mod stream;
+mod warm;
 
 pub use dispatch::Local;
 pub use members::Workers;
@@ -41,6 +42,7 @@ use connect::Network;
 use feedstock_dataset::IoRuntime;
 use run::{FleetDriver, FleetJob};
 use std::sync::Arc;
+use warm::Introduction;
 
 impl Workers {
     /// Starts `job`, which `recipe` describes, on these workers: the counterpart of [`Engine::run`]. `engine` is asked
@@ -68,7 +70,10 @@ impl Workers {
         let fleet_job = FleetJob {
             workers: self.clone(),
             connect: Arc::new(Network::new(self, here.map(|here| here as Arc<dyn Serve>))?),
-            spec: Arc::new(spec),
+            introduction: Introduction {
+                spec: Arc::new(spec),
+                catalogs: recipe.dataset.stored_catalogs().into(),
+            },
             columns: unmapped(job.dataset.block_reader().schema(), &job.dataset, &job.maps)?,
             tensors: job.maps.iter().map(|map| map.chain.output().clone()).collect(),
             walk: Walk::new(job.plan, job.shape, None, (job.epoch, job.position), job.end_epoch),

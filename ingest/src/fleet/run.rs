@@ -7,7 +7,7 @@ use super::hedge::TICK;
 use super::members::{WORKERS_MAX, WorkerAddresses, Workers};
 use super::progress::Counters;
 use super::stream::{self, Opening, StreamEvent, Task};
-use crate::recipe::RecipeSpec;
+use super::warm::{Introduction, warm};
 use crate::run::handle::Offers;
 use crate::run::job::{Destination, Sink};
 use crate::run::stats::{RunStatus, Stage, Waiting};
@@ -42,7 +42,7 @@ const WARM_UPS: usize = 32;
 pub(crate) struct FleetJob<D> {
     pub(crate) workers: Workers,
     pub(crate) connect: Arc<dyn Connect>,
-    pub(crate) spec: Arc<RecipeSpec>,
+    pub(crate) introduction: Introduction,
     pub(crate) walk: Walk,
     pub(crate) end_epoch: Option<u64>,
     pub(crate) tensors: Arc<[TensorSpec]>,
@@ -105,7 +105,7 @@ impl<D: Destination> FleetDriver<D> {
         let parts = (0..strands.count()).map(|strand| strands.part_of(strand));
         let next = job.walk.next();
         let driver = Self {
-            plan_id: PlanId::of(&job.spec)?,
+            plan_id: PlanId::of(&job.introduction.spec)?,
             dispatch: Dispatch::new(parts, job.workers.local_share()),
             source: job.workers.source(),
             strands,
@@ -327,10 +327,10 @@ impl<D: Destination> FleetDriver<D> {
         let (connect, warmed, warming) =
             (self.job.connect.clone(), self.warmed.clone(), self.warming.clone());
         let token = self.job.workers.sent_token().cloned();
-        let (plan, spec) = (self.plan_id.clone(), self.job.spec.clone());
+        let (plan, introduction) = (self.plan_id.clone(), self.job.introduction.clone());
         self.tasks.spawn(async move {
             let Ok(_few_at_once) = warming.acquire_owned().await else { return };
-            let result = stream::warm(&*connect, &member, token.as_ref(), (&plan, &spec)).await;
+            let result = warm(&*connect, &member, token.as_ref(), (&plan, &introduction)).await;
             let _unheard = warmed.send((member, result));
         });
     }
@@ -375,7 +375,7 @@ impl<D: Destination> FleetDriver<D> {
             token: self.job.workers.sent_token().cloned().filter(|_| member != HERE),
             member,
             request,
-            spec: self.job.spec.clone(),
+            introduction: self.job.introduction.clone(),
             tensors: self.job.tensors.clone(),
             columns: self.job.columns.clone(),
         }

@@ -1,17 +1,18 @@
 //! One stream of a rank: frames in, rows into their places.
 
-use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, broken, greeted, within};
+use super::connect::{Connect, OPENING_TIMEOUT, answer, broken, greeted, named, refused, within};
 use super::dispatch::StreamId;
 use super::gathering::{Claim, Gathering, Writing};
 use super::progress::Counters;
 use super::silence::{HeardReader, LastHeard, SILENCE};
+use super::warm::Introduction;
 use crate::memory::row::RowPlace;
 use crate::run::job::Destination;
 use crate::wire::{
     Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
-    PING_EVERY, PlanId, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
+    PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
 };
-use crate::{Error, ErrorKind, RecipeSpec, Result};
+use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use feedstock_ops::{RaggedRow, TensorSpec};
@@ -54,7 +55,7 @@ pub(crate) struct Opening {
     pub(crate) member: String,
     pub(crate) token: Option<Token>,
     pub(crate) request: LaneRequest,
-    pub(crate) spec: Arc<RecipeSpec>,
+    pub(crate) introduction: Introduction,
     /// The mapped columns.
     pub(crate) tensors: Arc<[TensorSpec]>,
     /// The columns that ride along.
@@ -98,45 +99,6 @@ pub(crate) async fn run<D: Destination>(
     }
 }
 
-/// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that.
-pub(crate) async fn warm(
-    connect: &dyn Connect,
-    member: &str,
-    token: Option<&Token>,
-    (plan, spec): (&PlanId, &RecipeSpec),
-) -> Result<()> {
-    let mut io = greeted(connect, member, token).await?;
-    let mut described = false;
-    loop {
-        within(OPENING_TIMEOUT, member, write_message(&mut io, &Ask::Prepare(plan.clone()))).await?;
-        match answer(&mut io, member, &|| ()).await? {
-            Answer::Prepared => return Ok(()),
-            Answer::Unknown if !described => {
-                described = true;
-                describe(&mut io, member, spec, &|| ()).await?;
-            }
-            other => return Err(refused(member, other)),
-        }
-    }
-}
-
-/// Sends a worker the description of a recipe.
-async fn describe(io: &mut Box<dyn Io>, member: &str, spec: &RecipeSpec, at_work: &impl Fn()) -> Result<()> {
-    let sent = async {
-        write_message(io, &Ask::Describe).await?;
-        write_message(io, spec).await
-    };
-    within(DESCRIBING_TIMEOUT, member, sent).await?;
-    match answer(io, member, at_work).await? {
-        Answer::Described => Ok(()),
-        other => Err(refused(member, other)),
-    }
-}
-
-fn named(member: &str, error: &Error) -> Error {
-    Error::new(error.kind(), format!("{member}: {error}"))
-}
-
 async fn open(
     opening: &Opening,
     connect: &dyn Connect,
@@ -146,15 +108,16 @@ async fn open(
     let at_work = || report(StreamEvent::Opening);
     opening.counters.expect(1, 0); // at least, until the tensors' specs are there
     let mut io = greeted(connect, member, opening.token.as_ref()).await?;
-    let mut described = false;
+    let mut introduced = false;
     loop {
         let ask = Ask::Open(Box::new(opening.request.clone()));
         within(OPENING_TIMEOUT, member, write_message(&mut io, &ask)).await?;
         match answer(&mut io, member, &at_work).await? {
             Answer::Opened => break,
-            Answer::Unknown if !described => {
-                described = true;
-                describe(&mut io, member, &opening.spec, &at_work).await?;
+            Answer::Unknown if !introduced => {
+                introduced = true;
+                let to = (connect, member, opening.token.as_ref());
+                io = opening.introduction.send(io, to, &at_work).await?;
             }
             other => return Err(refused(member, other)),
         }
@@ -168,18 +131,6 @@ async fn open(
         return Err(Error::new(ErrorKind::BadConfig, message));
     }
     Ok(io)
-}
-
-fn refused(member: &str, answer: Answer) -> Error {
-    match answer {
-        Answer::Failed(failure) => named(member, &failure.into()),
-        Answer::Unknown => {
-            let message =
-                format!("{member}: the worker forgot the recipe at once: it is asked for too many of them");
-            Error::new(ErrorKind::Retryable, message)
-        }
-        other => Error::new(ErrorKind::Bug, format!("{member}: unexpected answer {other:?}")),
-    }
 }
 
 /// Sends a sign of life until that fails.

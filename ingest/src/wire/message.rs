@@ -187,8 +187,13 @@ impl LaneRequest {
 pub(crate) enum Ask {
     /// How are you?
     Status,
-    /// A recipe follows, as a separate message.
-    Describe,
+    /// A recipe follows, as a separate message. The rank can send the catalogs of these of its URIs.
+    Describe {
+        #[serde(default)]
+        catalogs: Vec<u32>,
+    },
+    /// A catalog that the worker lacks, by its index. The bytes of its tables follow, in the index's order.
+    Catalog { number: u32, index: String },
     /// Have the data set of this recipe open.
     Prepare(PlanId),
     /// Rows.
@@ -201,8 +206,10 @@ pub(crate) enum Ask {
 pub(crate) enum Answer {
     /// Well.
     Status(WorkerStatus),
-    /// The recipe is known now.
-    Described,
+    /// The recipe is known now. The worker lacks the catalogs of these of its URIs.
+    Described { wanted: Vec<u32> },
+    /// The catalog is stored.
+    Taken,
     /// The recipe is not known: describe it.
     Unknown,
     /// Data set, catalog and ops are ready.

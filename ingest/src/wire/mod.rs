@@ -7,6 +7,8 @@
 //!  │ Open {plan, cursor, shape, strands}              │
 //!  │ ◀──────────────────────────── Unknown: not told of this plan yet
 //!  │ Describe {recipe}, then Open again               │
+//!  │ ◀──────────────────────────── Described {wanted}: catalogs that the worker lacks and the rank can send: Catalog,
+//!  │     and its tables; only before Prepare, by which a rank has a worker open the data set ahead
 //!  │ ◀──────────────────────────── empty messages, every 500 ms, until data set, catalog and ops are ready: not yet
 //!  │ ◀──────────────────────────── Opened: from now on rows can be late; the tensors, then frames without end:
 //!  │     Rows: an Arrow IPC batch of what rides along, then each row's tensor bytes as they stand in a slot

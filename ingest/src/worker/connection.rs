@@ -1,13 +1,16 @@
 //! One connection, from its first bytes to the last frame. It knows nothing of sockets: any bytes in and out will do.
 
 use super::lane::{Body, FinishedRows, Lane};
+use super::receiving;
+use super::receptions::Reception;
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
     LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token,
-    Versions, Welcome, WorkerStatus, agree, read_message, release, write_message,
+    Versions, Welcome, WorkerStatus, agree, garbage, read_message, release, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::io;
 use std::path::PathBuf;
@@ -36,7 +39,8 @@ pub(crate) trait Serve: Send + Sync + 'static {
     /// Which process this is, and its socket for those on the same host.
     fn instance(&self) -> (&str, Option<&PathBuf>);
     fn status(&self) -> WorkerStatus;
-    fn describe(&self, spec: RecipeSpec) -> Result<()>;
+    /// Takes a recipe down, and returns which of its catalogs are to be sent, of those that the rank can send.
+    fn describe(&self, spec: RecipeSpec, catalogs: Vec<u32>) -> BoxFuture<'_, Result<Vec<Reception>>>;
     /// Opens the data set of a recipe; false where the recipe is not known.
     fn prepare(&self, plan: PlanId) -> BoxFuture<'_, Result<bool>>;
     /// A lane; `None` where its recipe is not known.
@@ -62,20 +66,40 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
     if welcome.refused.is_some() {
         return Ok(());
     }
+    let mut receptions = Vec::new(); // given back at the end of the connection
     loop {
         let ask: Ask = match timeout(ASK_TIMEOUT, read_message(&mut io, MESSAGE_BYTES)).await? {
             Ok(ask) => ask,
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(e) => return Err(e),
         };
+        if matches!(ask, Ask::Prepare(_) | Ask::Open(_)) {
+            receptions.clear(); // what is not sent before is built
+        }
         let answer = match ask {
             Ask::Status => Answer::Status(server.status()),
-            Ask::Describe => {
+            Ask::Describe { catalogs } => {
                 let spec = timeout(ASK_TIMEOUT, read_message(&mut io, SPEC_BYTES)).await??;
-                match server.describe(spec) {
-                    Ok(()) => Answer::Described,
+                match at_work(&mut io, server, server.describe(spec, catalogs)).await? {
+                    Ok(wanted) => {
+                        receptions = wanted;
+                        Answer::Described { wanted: receptions.iter().map(Reception::number).collect() }
+                    }
                     Err(error) => Answer::Failed(Failure::from(&error)),
                 }
+            }
+            Ask::Catalog { number, index } => {
+                let wanted = receptions.iter().position(|reception| reception.number() == number);
+                let wanted = wanted.ok_or_else(|| garbage("a catalog that was not asked for".into()))?;
+                let reception = receptions.swap_remove(wanted);
+                let taken = match receiving::tables(&mut io, &reception, &index).await? {
+                    Ok(receiving) => at_work(&mut io, server, receiving.finish().boxed()).await?,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = taken {
+                    return write_message(&mut io, &Answer::Failed(Failure::from(&error))).await;
+                }
+                Answer::Taken
             }
             Ask::Prepare(plan) => match at_work(&mut io, server, server.prepare(plan)).await? {
                 Ok(true) => Answer::Prepared,

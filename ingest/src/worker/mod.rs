@@ -12,6 +12,8 @@ mod flight;
 mod lane;
 mod listen;
 mod memory;
+mod receiving;
+mod receptions;
 mod registry;
 mod schema;
 mod service;
@@ -20,6 +22,8 @@ mod ticket;
 pub(crate) use connection::{Serve, serve};
 #[cfg(test)]
 pub(crate) use lane::{Body, FinishedRows, Lane, LaneMemory};
+#[cfg(test)]
+pub(crate) use receptions::Reception;
 
 use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::engine::Engine;
@@ -27,14 +31,15 @@ use crate::run::job::Map;
 use crate::threads::available_threads;
 use crate::wire::{ServerTls, Token, WorkerStatus};
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Allow, CatalogStore, IoRuntime, OpenOptions};
+use feedstock_dataset::{Allow, CatalogSource, CatalogStore, IoRuntime, OpenOptions};
 use feedstock_ops::DECODER_MEMORY;
 use listen::{Listener, bind_unix};
 use memory::Memory;
+use receptions::{OpenWith, Receptions, inbox_folder};
 use registry::Registry;
 use service::Service;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -92,6 +97,8 @@ pub struct Worker {
     address: SocketAddr,
     /// The folder of the socket for this host's processes.
     _unix: Option<tempfile::TempDir>,
+    /// The folder of catalogs that ranks sent.
+    _inbox: Option<tempfile::TempDir>,
     io: IoRuntime,
     _tasks: JoinSet<()>,
 }
@@ -161,8 +168,12 @@ impl Worker {
         }
         let (folder, unix) = socket(&io)?.unzip();
         let path = folder.as_ref().map(|folder: &tempfile::TempDir| folder.path().join(SOCKET));
-        let registry =
-            Registry::new(restricted(open_with, &allow)?, allow, engine, Memory::new(memory_bytes));
+        let own = open_with();
+        let inbox = inbox_folder(&own.catalog.store);
+        let at = inbox.as_ref().map(tempfile::TempDir::path);
+        let open_with = restricted(open_with, &own, &allow, at)?;
+        let receptions = at.map(|at| Receptions::new(at, open_with.clone(), allow.clone()));
+        let registry = Registry::new(open_with, allow, engine, Memory::new(memory_bytes), receptions);
         let service = Arc::new(Service::new(registry, token, path)?);
         let (listener, grpc) = Listener::new(service.clone(), acceptor);
         let mut tasks = JoinSet::new();
@@ -172,7 +183,7 @@ impl Worker {
         if let Some(unix) = unix {
             tasks.spawn_on(listener.unix(unix), handle);
         }
-        Ok(Self { service, address, _unix: folder, io, _tasks: tasks })
+        Ok(Self { service, address, _unix: folder, _inbox: inbox, io, _tasks: tasks })
     }
 
     /// Returns the address that it listens at.
@@ -264,13 +275,18 @@ fn socket(io: &IoRuntime) -> Result<Option<Bound>> {
     Ok(bound.map(|listener| (folder, listener)))
 }
 
-/// The options with the list of what may be read; the worker's own caches are on it.
+/// The options with the list of what may be read; the worker's own caches and ready catalogs are on it.
 fn restricted(
     open_with: Arc<dyn Fn() -> OpenOptions + Send + Sync>,
+    options: &OpenOptions,
     allow: &Allow,
-) -> Result<registry::OpenWith> {
-    let options = open_with();
-    let mut own: Vec<String> = Vec::new();
+    inbox: Option<&Path>,
+) -> Result<OpenWith> {
+    let mut own: Vec<String> = inbox.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
+    own.extend(options.catalog.sources.iter().filter_map(|source| match source {
+        CatalogSource::Folder(folder) => Some(folder.clone()),
+        CatalogSource::Beside | CatalogSource::Received(_) => None,
+    }));
     if let CatalogStore::Cache(folder) = &options.catalog.store {
         own.push(folder.to_string_lossy().into_owned());
     }

@@ -2,6 +2,7 @@
 
 use super::lane::{EngineLane, Lane};
 use super::memory::Memory;
+use super::receptions::{OpenWith, Reception, Receptions};
 use super::schema::lane_schema;
 use super::ticket::LaneTicket;
 use crate::recipe::{Recipe, RecipeSpec};
@@ -53,9 +54,6 @@ const FLIGHT_PLACES: u32 = 2;
 const SHARED_PART: u64 = 8;
 const SHARED_MAX_BYTES: u64 = 4 << 30;
 
-/// How a worker opens data sets: its own storage options, caches and functions.
-pub(crate) type OpenWith = Arc<dyn Fn() -> OpenOptions + Send + Sync>;
-
 /// What a worker makes lanes of.
 pub(crate) struct Registry {
     open_with: OpenWith,
@@ -68,6 +66,8 @@ pub(crate) struct Registry {
     /// What a stream reserves at least.
     least_bytes: u64,
     share: Arc<Share>,
+    /// Catalogs that ranks send; `None` in the rank's own process.
+    receptions: Option<Arc<Receptions>>,
     known: Mutex<HashMap<PlanId, Known>>,
     pub(crate) samples: Arc<AtomicU64>,
 }
@@ -118,8 +118,15 @@ pub(crate) struct FlightLane {
 }
 
 impl Registry {
-    pub(crate) fn new(open_with: OpenWith, allow: Allow, engine: Engine, memory: Memory) -> Self {
+    pub(crate) fn new(
+        open_with: OpenWith,
+        allow: Allow,
+        engine: Engine,
+        memory: Memory,
+        receptions: Option<Receptions>,
+    ) -> Self {
         Self {
+            receptions: receptions.map(Arc::new),
             open_with,
             allow,
             engine,
@@ -146,6 +153,7 @@ impl Registry {
         let (spec_kept, asked) = (Arc::new(spec.clone()), Instant::now());
         let known = Known { spec: spec_kept, opened, asked, check: CatalogCheck::Auto };
         let this = Self {
+            receptions: None,
             open_with: Arc::new(OpenOptions::default),
             allow: Allow::default(),
             engine,
@@ -183,11 +191,22 @@ impl Registry {
         self.known().iter().map(|(id, known)| (id.clone(), known.spec.clone())).collect()
     }
 
+    /// Returns the catalogs of a recipe that are lacking here, of those that a rank can send.
+    pub(crate) async fn wanted(&self, spec: &RecipeSpec, offered: &[u32]) -> Result<Vec<Reception>> {
+        self.check_allowed(spec)?;
+        match &self.receptions {
+            Some(receptions) => Ok(receptions.wanted(spec, offered).await),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn check_allowed(&self, spec: &RecipeSpec) -> Result<()> {
+        spec.uris().iter().try_for_each(|uri| self.allow.check(uri))
+    }
+
     /// Takes a description down, after checking what it names; nothing is opened yet.
     pub(crate) fn describe(&self, spec: RecipeSpec) -> Result<PlanId> {
-        for uri in spec.uris() {
-            self.allow.check(&uri)?;
-        }
+        self.check_allowed(&spec)?;
         let id = PlanId::of(&spec)?;
         let mut known = self.known();
         if known.len() >= RECIPES && !known.contains_key(&id) {
@@ -322,10 +341,16 @@ impl Registry {
     }
 
     async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<OpenedRecipe>> {
+        let received = self.receptions.as_ref().filter(|_| check != CatalogCheck::List);
+        if let Some(receptions) = received {
+            receptions.ended(&spec.dataset.sources()).await;
+        }
         let open_with = || {
             let mut options = (self.open_with)();
+            options.catalog.sources.extend(received.map(|receptions| receptions.source()));
             if check == CatalogCheck::List {
-                options.catalog.check = check;
+                // A rank sees another order, so what others made may be out of date.
+                (options.catalog.check, options.catalog.sources) = (check, Vec::new());
             }
             options
         };

@@ -2,6 +2,7 @@
 
 use super::connection::Serve;
 use super::lane::{FinishedRows, Lane};
+use super::receptions::Reception;
 use super::registry::Registry;
 use crate::recipe::RecipeSpec;
 use crate::wire::{LaneRequest, PROTOCOL, PlanId, Token, WorkerStatus, release};
@@ -91,8 +92,13 @@ impl Serve for Service {
         }
     }
 
-    fn describe(&self, spec: RecipeSpec) -> Result<()> {
-        self.registry.describe(spec).map(drop)
+    fn describe(&self, spec: RecipeSpec, catalogs: Vec<u32>) -> BoxFuture<'_, Result<Vec<Reception>>> {
+        async move {
+            // First, so that no connection that knows the recipe builds a catalog that is about to come.
+            let wanted = self.registry.wanted(&spec, &catalogs).await?;
+            self.registry.describe(spec).map(|_| wanted)
+        }
+        .boxed()
     }
 
     fn prepare(&self, plan: PlanId) -> BoxFuture<'_, Result<bool>> {

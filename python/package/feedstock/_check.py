@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -45,6 +46,15 @@ def one_of(name: str, value: Any, choices: Collection[Any]) -> None:
 def whole_or_none(name: str, value: Any, least: int = 0) -> int | None:
     """Like ``whole``; returns None for None, which stands for the default."""
     return None if value is None else whole(name, value, least)
+
+
+def folders(name: str, value: Any) -> list[str]:
+    """Returns one folder or several as a list; paths are resolved here, because another process may use them."""
+    given = [value] if isinstance(value, str | os.PathLike) else list(value)
+    if not all(isinstance(folder, str | os.PathLike) for folder in given):
+        raise ConfigError(f"{name} must be a folder or a list of folders; got {value!r}")
+    texts = [os.fspath(folder) for folder in given]
+    return [text if text == "beside" or "://" in text else os.path.abspath(text) for text in texts]
 
 
 def batch_sizes(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec
 
 from feedstock import _feedstock
-from feedstock._check import one_of, whole, whole_or_none
+from feedstock._check import folders, one_of, whole, whole_or_none
 from feedstock._pipeline import Pipeline
 from feedstock.errors import ConfigError
 
@@ -58,6 +58,9 @@ class Dataset:
         catalog: Where the catalog is stored: a folder, ``"beside"`` for a file next to the data, or only in
             ``"memory"``. Default: ``$FEEDSTOCK_CACHE/catalogs``, else ``~/.cache/feedstock/catalogs`` (in
             ``$XDG_CACHE_HOME`` if that is set).
+        catalogs_from: Folders, local or in a bucket, in which ready catalogs are looked for before one is built:
+            ``publish_catalog`` stores them there. ``"beside"``: ``_feedstock/`` next to the data. Default: none. A
+            ready catalog is used only if it fits the files that the storage lists now.
         check: How a stored catalog is compared with the storage. ``"auto"`` (default) lists the objects if the catalog
             has at most 100,000; a larger one is used without a listing, and a warning is logged. ``"list"`` always
             lists them, with one request per 1,000 objects.
@@ -102,6 +105,7 @@ class Dataset:
         durations: Literal["auto", "never"] = "auto",
         storage: Mapping[str, Any] | None = None,
         catalog: str | os.PathLike[str] | None = None,
+        catalogs_from: str | Sequence[str] = (),
         check: Literal["auto", "list"] = "auto",
         rebuild: bool = False,
         disk_cache: tuple[str | os.PathLike[str], int] | None = None,
@@ -119,6 +123,7 @@ class Dataset:
             "durations": durations,
             "storage": dict(storage or {}),
             "catalog": catalog if catalog in (None, "beside", "memory") else os.path.abspath(catalog),
+            "catalogs_from": folders("catalogs_from", catalogs_from),
             "check": check,
             "rebuild": rebuild,
             "disk_cache": None if disk_cache is None else (os.path.abspath(disk_cache[0]), disk_cache[1]),
@@ -230,6 +235,16 @@ class Dataset:
     def named(self, name: str) -> Dataset:
         """Names the data set in the column ``dataset`` of a mix or a concatenation; default: its URI."""
         return self._made(self._native.named(name), ("named", self, name))
+
+    def publish_catalog(self, folder: str | os.PathLike[str]) -> None:
+        """Copies the stored catalog into a folder, local or in a bucket, for ``Dataset(catalogs_from=folder)``.
+
+        Of a mix or a concatenation, the catalogs of all its parts.
+
+        Raises:
+            ConfigError: A catalog is not stored, or is of compressed archives that were unpacked on this machine.
+        """
+        self._native.publish_catalog(os.fspath(folder))
 
     def sql(self, query: str) -> _feedstock.Table:
         """Runs a query over the table ``catalog``, which has all samples, regardless of filters.

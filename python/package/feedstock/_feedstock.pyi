@@ -116,6 +116,7 @@ class Dataset:
         durations: str,
         storage: dict[str, Any],
         catalog: str | None,
+        catalogs_from: list[str],
         check: str,
         rebuild: bool,
         disk_cache: tuple[str, int] | None,
@@ -127,6 +128,7 @@ class Dataset:
     def mix(parts: list[tuple[Dataset, float]], stop: str) -> Dataset: ...
     @staticmethod
     def concat(parts: list[Dataset]) -> Dataset: ...
+    def publish_catalog(self, folder: str) -> None: ...
     def named(self, name: str) -> Dataset: ...
     def filter(self, sql: str) -> Dataset: ...
     def columns(self, names: list[str]) -> Dataset: ...
@@ -224,6 +226,7 @@ class Worker:
         insecure: bool,
         storage: dict[str, Any],
         decoder_memory: int | None = None,
+        catalogs_from: list[str] = [],
     ) -> None: ...
     @property
     def address(self) -> str:

@@ -1,10 +1,10 @@
 //! Workers that have yet to open the data set: ranks do not wait for them while others can serve.
 
-use crate::common::{open, pipeline, synth};
+use crate::common::{block_on, open, pipeline, synth};
 use crate::fleet::{Whole, at, batches, options, worker};
-use feedstock_dataset::{Rank, Tail};
+use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions, ProgressFn, Rank, Tail};
 use feedstock_ingest::Worker;
-use feedstock_trainer_bridge::{Local, Pipeline, RankIterator};
+use feedstock_trainer_bridge::{Dataset, Local, Pipeline, RankIterator, audio_probe};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,4 +95,82 @@ fn this_machine_serves_while_a_worker_opens_the_data_set() {
     assert!(begun.elapsed() < OPENS_IN / 2, "{:?}", begun.elapsed());
     made.extend(ranks.map(|batch| Whole::of(&batch.unwrap())));
     assert_eq!([made], *alone);
+}
+
+/// A worker that stores its catalogs in `cache`, and how many objects it has read to build some.
+fn counting_worker(allow: &Path, cache: &Path) -> (Worker, Arc<AtomicUsize>) {
+    let read = Arc::new(AtomicUsize::new(0));
+    let mut options = options(allow);
+    let (counter, cache) = (read.clone(), cache.to_owned());
+    options.open_with = Arc::new(move || {
+        let counter = counter.clone();
+        let progress: ProgressFn = Arc::new(move |now| {
+            if now.stage.starts_with("reading") {
+                counter.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let catalog = CatalogOptions {
+            store: CatalogStore::Cache(cache.clone()),
+            progress: Some(progress),
+            ..CatalogOptions::default()
+        };
+        OpenOptions { catalog, audio_probe: Some(audio_probe()), ..OpenOptions::default() }
+    });
+    (Worker::start(options).unwrap(), read)
+}
+
+/// A data set whose catalog is stored in `cache`.
+fn stored(dir: &Path, cache: &Path) -> Dataset {
+    let catalog = CatalogOptions { store: CatalogStore::Cache(cache.into()), ..CatalogOptions::default() };
+    let options = OpenOptions { catalog, ..OpenOptions::default() };
+    block_on(Dataset::open_with(dir.to_str().unwrap(), options)).unwrap()
+}
+
+fn ranks_of(dataset: Dataset) -> Pipeline {
+    pipeline(dataset, 24).tail(Tail::Pad).deadline(Duration::from_secs(30)).epochs(1)
+}
+
+#[test]
+fn workers_take_the_catalog_of_a_rank() {
+    let [dir, cache, other] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    synth(dir.path(), 203);
+    let ranks = ranks_of(stored(dir.path(), cache.path()));
+    let alone = batches(&ranks, 3);
+    let (worker, read) = counting_worker(dir.path(), other.path());
+    assert_eq!(batches(&ranks.clone().workers(at([&worker])), 3), alone);
+    assert_eq!(read.load(Ordering::SeqCst), 0, "three ranks, none of which let it build a catalog");
+    let inboxes: Vec<_> = std::fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap()).collect();
+    assert!(inboxes.len() == 1 && inboxes[0].file_name().to_str().unwrap().starts_with("received-"));
+    drop(worker);
+    assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 0, "what was received goes with the worker");
+
+    stored(dir.path(), other.path());
+    let (worker, read) = counting_worker(dir.path(), other.path());
+    assert_eq!(batches(&ranks.workers(at([&worker])), 3), alone);
+    assert_eq!(read.load(Ordering::SeqCst), 0, "its own cache has one");
+    let inbox = std::fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap().path());
+    let inbox = inbox.filter(|path| path.to_str().unwrap().contains("received-")).last().unwrap();
+    assert_eq!(std::fs::read_dir(inbox).unwrap().count(), 0, "so it took none");
+}
+
+#[test]
+fn a_worker_builds_a_catalog_that_no_rank_can_send() {
+    let [dir, cache, one, other] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    synth(dir.path(), 203);
+    let alone = batches(&ranks_of(open(dir.path())), 3);
+    let (worker, read) = counting_worker(dir.path(), one.path());
+    assert_eq!(batches(&ranks_of(open(dir.path())).workers(at([&worker])), 3), alone);
+    assert!(read.load(Ordering::SeqCst) > 0, "the ranks have none");
+
+    let ranks = ranks_of(stored(dir.path(), cache.path()));
+    for folder in std::fs::read_dir(cache.path()).unwrap() {
+        for file in std::fs::read_dir(folder.unwrap().path()).unwrap().map(|file| file.unwrap().path()) {
+            if file.file_name().unwrap().to_str().unwrap().starts_with("unit_index") {
+                std::fs::remove_file(file).unwrap(); // found only while the catalog is being sent
+            }
+        }
+    }
+    let (worker, read) = counting_worker(dir.path(), other.path());
+    assert_eq!(batches(&ranks.workers(at([&worker])), 3), alone);
+    assert!(read.load(Ordering::SeqCst) > 0, "a table is missing");
 }

@@ -6,6 +6,7 @@ use crate::fleet::connect::Connect;
 use crate::fleet::dispatch::{HERE, Local};
 use crate::fleet::members::Workers;
 use crate::fleet::run::{FleetDriver, FleetJob};
+use crate::fleet::warm::Introduction;
 use crate::memory::row::RowBuffers;
 use crate::run::job::Finished;
 use crate::run::ready::Ready;
@@ -97,7 +98,7 @@ pub(super) async fn rank(seen: Arc<Seen>, start: Start) -> turmoil::Result {
     let job = FleetJob {
         workers: Workers::at(&addresses.join(","))?.local(start.local),
         connect: Arc::new(Simulation(here)),
-        spec: Arc::new(spec()),
+        introduction: Introduction { spec: Arc::new(spec()), catalogs: Arc::new([]) },
         walk: walk(start.step),
         end_epoch: Some(EPOCHS),
         tensors: specs(),

@@ -5,7 +5,7 @@ use super::throttled::{Limit, Throttled};
 use crate::recipe::RecipeSpec;
 use crate::run::walk::Walk;
 use crate::wire::{LaneRequest, PlanId, RowHead, Token, WorkerStatus};
-use crate::worker::{Body, FinishedRows, Lane, Serve, serve};
+use crate::worker::{Body, FinishedRows, Lane, Reception, Serve, serve};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
 use arrow::record_batch::RecordBatch;
@@ -111,10 +111,10 @@ impl Serve for Simulated {
         WorkerStatus::default()
     }
 
-    fn describe(&self, spec: RecipeSpec) -> Result<()> {
+    fn describe(&self, spec: RecipeSpec, _: Vec<u32>) -> BoxFuture<'_, Result<Vec<Reception>>> {
         assert_eq!(spec, super::data::spec());
         self.told.store(true, Ordering::Relaxed);
-        Ok(())
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     fn prepare(&self, _: PlanId) -> BoxFuture<'_, Result<bool>> {

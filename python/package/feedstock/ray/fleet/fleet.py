@@ -12,12 +12,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ... import ConfigError, Pipeline
-from ..._check import whole, whole_or_none
+from ..._check import folders, whole, whole_or_none
 from .controller import CONTROLLER_CONCURRENCY, Controller, find_workers
 from .handle import DEFAULT_NAME, FleetHandle, pipeline_recipe
 from .placement import Placement
 from .policy import Scaling
-from .sources import allowed, settings
+from .sources import allowed, settings, sources
 from .spec import Identity, Local, Native, Spec, Timing, controller_name
 
 #: Draining at the interpreter's end, when no loader reads any more.
@@ -61,6 +61,8 @@ class Fleet(FleetHandle):
         allow: URI prefixes that workers may read; default: those that the pipeline names.
         storage: Settings of the workers' stores; default: those of the pipeline's data sets. Credentials may be here,
             or in the workers' environment: ``runtime_env={"env_vars": …}``, instance roles.
+        catalogs_from: Folders in which workers look for ready catalogs, as in ``Dataset``; default: those of the
+            pipeline's data sets. A worker that finds none takes a rank's stored catalog, if it has up to 256 MiB.
         runtime_env: The workers' Ray runtime environment; default: the job's.
         tls: ``True`` (default) encrypts connections, and admits only this fleet's ranks and workers, with certificates
             that are made for it. ``False`` uses the token only, for networks that encrypt connections.
@@ -97,6 +99,7 @@ class Fleet(FleetHandle):
         name: str = DEFAULT_NAME,
         allow: Sequence[str] | None = None,
         storage: Mapping[str, Any] | None = None,
+        catalogs_from: str | Sequence[str] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         tls: bool = True,
         lease_seconds: float = 60.0,
@@ -128,6 +131,9 @@ class Fleet(FleetHandle):
             tls=tls,
             allow=allowed(pipeline) if allow is None else tuple(allow),
             storage=settings(pipeline) if storage is None else dict(storage),
+            catalogs_from=sources(pipeline)
+            if catalogs_from is None
+            else tuple(folders("catalogs_from", catalogs_from)),
             runtime_env=runtime_env,
             native=_native or Native(),
             timing=_timing or Timing(),

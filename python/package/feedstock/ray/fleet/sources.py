@@ -1,4 +1,4 @@
-"""The URIs that a pipeline reads, which workers must be allowed to read, and the storage settings for them."""
+"""The URIs that a pipeline reads, which workers must be allowed to read; storage settings and ready catalogs for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings(pipeline: Pipeline) -> dict[str, Any]:
     Raises:
         ConfigError: Data sets of a mix or a concatenation have different settings.
     """
-    given = [storage for _, storage in _opened(pipeline.dataset)]
+    given = [options["storage"] for _, options in _opened(pipeline.dataset)]
     if any(one != given[0] for one in given):
         raise ConfigError(
             "the data sets of this pipeline have different storage settings; give the workers' settings as storage=…"
@@ -37,12 +37,21 @@ def settings(pipeline: Pipeline) -> dict[str, Any]:
     return given[0]
 
 
+def sources(pipeline: Pipeline) -> tuple[str, ...]:
+    """Returns where the pipeline's data sets look for ready catalogs, and where they store theirs if others can read it."""
+    found: dict[str, None] = {}
+    for _, options in _opened(pipeline.dataset):
+        found.update(dict.fromkeys([name for name in [options["catalog"]] if name == "beside"]))
+        found.update(dict.fromkeys(options["catalogs_from"]))
+    return tuple(found)
+
+
 def _opened(dataset: Dataset) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields URI and storage settings of every data set that this one was made of."""
+    """Yields URI and options of every data set that this one was made of."""
     step, *rest = dataset._recipe
     if step == "open":
         uri, options = rest
-        yield uri, options["storage"]
+        yield uri, options
     elif step == "mix":
         for part, _ in rest[0]:
             yield from _opened(part)

@@ -118,6 +118,7 @@ class Spec:
     tls: bool
     allow: tuple[str, ...]
     storage: Mapping[str, Any] = field(repr=False)
+    catalogs_from: tuple[str, ...]
     runtime_env: Mapping[str, Any] | None = field(repr=False)
     native: Native = field(repr=False)
     timing: Timing = field(repr=False)

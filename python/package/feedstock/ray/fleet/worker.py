@@ -78,6 +78,7 @@ class FleetWorker:
             client_ca=identity.credentials.ca,
             insecure=not spec.tls,
             storage=dict(spec.storage),
+            catalogs_from=list(spec.catalogs_from),
         )
         threading.Thread(target=self._beat, name="feedstock-fleet", daemon=True).start()
 

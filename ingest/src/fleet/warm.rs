@@ -1,0 +1,110 @@
+//! Telling a worker of a recipe, with the catalogs that it lacks, and having it open the data set before it is given rows.
+
+use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, greeted, refused, within};
+use crate::wire::{Answer, Ask, Io, PlanId, Token, write_message};
+use crate::{Error, RecipeSpec, Result};
+use bytes::Bytes;
+use feedstock_dataset::StoredCatalog;
+use std::sync::Arc;
+use tokio::io::AsyncWriteExt;
+
+/// Bytes of a catalog that are sent between two signs of progress.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// What a rank can send to a worker that does not know its recipe.
+#[derive(Clone)]
+pub(crate) struct Introduction {
+    pub(crate) spec: Arc<RecipeSpec>,
+    /// The catalogs of its URIs, as far as they are stored here.
+    pub(crate) catalogs: Arc<[Option<StoredCatalog>]>,
+}
+
+/// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that.
+pub(crate) async fn warm(
+    connect: &dyn Connect,
+    member: &str,
+    token: Option<&Token>,
+    (plan, introduction): (&PlanId, &Introduction),
+) -> Result<()> {
+    let mut io = greeted(connect, member, token).await?;
+    let mut introduced = false;
+    loop {
+        within(OPENING_TIMEOUT, member, write_message(&mut io, &Ask::Prepare(plan.clone()))).await?;
+        match answer(&mut io, member, &|| ()).await? {
+            Answer::Prepared => return Ok(()),
+            Answer::Unknown if !introduced => {
+                introduced = true;
+                io = introduction.send(io, (connect, member, token), &|| ()).await?;
+            }
+            other => return Err(refused(member, other)),
+        }
+    }
+}
+
+impl Introduction {
+    /// Sends the description of the recipe, and the catalogs that the worker lacks. Without these, it builds its own. Returns the
+    /// connection, or a new one in its place; `at_work` is called at every sign of progress.
+    pub(crate) async fn send(
+        &self,
+        mut io: Box<dyn Io>,
+        (connect, member, token): (&dyn Connect, &str, Option<&Token>),
+        at_work: &impl Fn(),
+    ) -> Result<Box<dyn Io>> {
+        let offered = (0..).zip(self.catalogs.iter()).filter(|(_, stored)| stored.is_some());
+        let catalogs = offered.map(|(number, _)| number).collect();
+        let sent = async {
+            write_message(&mut io, &Ask::Describe { catalogs }).await?;
+            write_message(&mut io, &*self.spec).await
+        };
+        within(DESCRIBING_TIMEOUT, member, sent).await?;
+        let wanted = match answer(&mut io, member, at_work).await? {
+            Answer::Described { wanted } => wanted,
+            other => return Err(refused(member, other)),
+        };
+        for number in wanted {
+            if let Err(error) = self.send_catalog(&mut io, member, number, at_work).await {
+                tracing::info!("{member} has to build a catalog: {error}");
+                return greeted(connect, member, token).await; // tables may be half sent
+            }
+        }
+        Ok(io)
+    }
+
+    async fn send_catalog(
+        &self,
+        io: &mut Box<dyn Io>,
+        member: &str,
+        number: u32,
+        at_work: &impl Fn(),
+    ) -> Result<()> {
+        let stored = self.catalogs.get(number as usize).and_then(Option::as_ref);
+        let not_offered = || Error::config(format!("{member} wants a catalog that was not offered"));
+        let (index, tables) = stored.ok_or_else(not_offered)?.read().await?;
+        let index = String::from_utf8(index).map_err(|e| Error::config(e.to_string()))?;
+        let ask = Ask::Catalog { number, index };
+        within(DESCRIBING_TIMEOUT, member, write_message(io, &ask)).await?;
+        for table in &tables {
+            send_table(io, member, table, at_work).await?;
+        }
+        match answer(io, member, at_work).await? {
+            Answer::Taken => {
+                let bytes: usize = tables.iter().map(Bytes::len).sum();
+                tracing::info!("sent a catalog of {bytes} bytes to {member}");
+                Ok(())
+            }
+            other => Err(refused(member, other)),
+        }
+    }
+}
+
+async fn send_table(io: &mut Box<dyn Io>, member: &str, table: &Bytes, at_work: &impl Fn()) -> Result<()> {
+    for chunk in table.chunks(CHUNK_BYTES) {
+        let sent = async {
+            io.write_all(chunk).await?;
+            io.flush().await
+        };
+        within(DESCRIBING_TIMEOUT, member, sent).await?;
+        at_work();
+    }
+    Ok(())
+}
