@@ -1,4 +1,4 @@
-"""The URIs that a pipeline reads, which workers must be allowed to read; storage settings and ready catalogs for them."""
+"""What workers need to read a pipeline's data: permitted URIs, storage settings, places of ready catalogs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settings(pipeline: Pipeline) -> dict[str, Any]:
     Raises:
         ConfigError: Data sets of a mix or a concatenation have different settings.
     """
-    given = [options["storage"] for _, options in _opened(pipeline.dataset)]
+    given: list[dict[str, Any]] = [options["storage"] for _, options in _opened(pipeline.dataset)]
     if any(one != given[0] for one in given):
         raise ConfigError(
             "the data sets of this pipeline have different storage settings; give the workers' settings as storage=…"
@@ -38,7 +38,7 @@ def settings(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def sources(pipeline: Pipeline) -> tuple[str, ...]:
-    """Returns where the pipeline's data sets look for ready catalogs, and where they store theirs if others can read it."""
+    """Returns where the pipeline's data sets look for ready catalogs; also next to the data if theirs are there."""
     found: dict[str, None] = {}
     for _, options in _opened(pipeline.dataset):
         found.update(dict.fromkeys([name for name in [options["catalog"]] if name == "beside"]))
