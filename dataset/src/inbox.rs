@@ -97,7 +97,7 @@ struct Described {
 
 impl Described {
     fn new(source: &SourceSpec, own: OpenOptions) -> Result<Self> {
-        let several = || Error::config("a mix has no catalog of its own: its parts have");
+        let several = || Error::config("a mix is not catalogued: its parts are");
         let uri = source.uri().ok_or_else(several)?;
         let options = source.options_with(own);
         let storage = Storage::new(options.storage.clone(), IoRuntime::shared()?)?;

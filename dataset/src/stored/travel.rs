@@ -61,7 +61,7 @@ impl Parcel {
         self.index.tables.values().map(|table| table.bytes)
     }
 
-    /// Returns the index as it is sent.
+    /// Returns the index in the form in which it is sent.
     pub(crate) fn index(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(&self.index)
             .map_err(|e| Error::new(ErrorKind::Bug, "the catalog's index is not JSON").with_source(e))

@@ -1,4 +1,4 @@
-//! One catalog over a connection: its tables' bytes, as many as its index states.
+//! One catalog over a connection: the bytes of its tables, whose sizes its index states.
 
 use super::receptions::{Receiving, Reception};
 use crate::Result;
