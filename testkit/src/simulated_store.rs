@@ -16,8 +16,8 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// Keys per page of a listing, as in S3.
@@ -76,12 +76,18 @@ pub struct SimulatedStore {
 }
 
 struct Shared {
-    objects: BTreeMap<String, SimulatedObject>,
+    objects: RwLock<BTreeMap<String, SimulatedObject>>,
     latency: Duration,
     profiled: Option<Profiled>,
     waiting: AtomicUsize,
     peak: AtomicUsize,
     requests: AtomicUsize,
+}
+
+impl Shared {
+    fn objects(&self) -> RwLockReadGuard<'_, BTreeMap<String, SimulatedObject>> {
+        self.objects.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl SimulatedStore {
@@ -108,6 +114,7 @@ impl SimulatedStore {
         profiled: Option<Profiled>,
     ) -> io::Result<Self> {
         let (waiting, peak, requests) = Default::default();
+        let objects = RwLock::new(objects);
         let shared = Arc::new(Shared { objects, latency, profiled, waiting, peak, requests });
         let of_server = Arc::clone(&shared);
         let background = Background::serve("test-simulated", move |socket| {
@@ -146,7 +153,12 @@ impl SimulatedStore {
 
     /// Returns the total bytes of all objects.
     pub fn total_bytes(&self) -> u64 {
-        self.shared.objects.values().map(|object| object.size).sum()
+        self.shared.objects().values().map(|object| object.size).sum()
+    }
+
+    /// Adds an object, or replaces one. The ETag of an object follows from its size.
+    pub fn put(&self, key: String, object: SimulatedObject) {
+        self.shared.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key, object);
     }
 }
 
@@ -158,7 +170,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Result<Answer, I
     shared.peak.fetch_max(waiting, Ordering::Relaxed);
     tokio::time::sleep(shared.latency).await;
     shared.waiting.fetch_sub(1, Ordering::Relaxed);
-    Ok(respond(&shared.objects, &request).unwrap_or_else(|| status(StatusCode::BAD_REQUEST)))
+    Ok(respond(&shared.objects(), &request).unwrap_or_else(|| status(StatusCode::BAD_REQUEST)))
 }
 
 fn status(code: StatusCode) -> Answer {

@@ -3,6 +3,7 @@
 use crate::data::Data;
 use crate::link::{BOTH_WAYS, Chance, Link, Way};
 use crate::network::{Network, on_every_network};
+use crate::raw::{MAGIC, MESSAGE_HEAD_BYTES};
 use crate::relay::Relay;
 use crate::run::{Batches, LATE, Run, eventually, longest_wait, quiet};
 use crate::say;
@@ -17,6 +18,7 @@ const STEP: Duration = Duration::from_millis(50);
 const ALIVE: u8 = 0x33;
 const ROWS: u8 = 0x0F;
 const FRAME_HEAD_BYTES: usize = 33;
+const CRC_BYTES: usize = 4;
 
 /// Longer than a worker may be silent.
 const CUT: Duration = Duration::from_millis(2500);
@@ -130,20 +132,24 @@ fn run_beside(data: &Data, relay: &Relay) -> Run {
     Run::start(data, Workers::at(&relay.address()).unwrap().local(Local::Fallback), 1)
 }
 
-/// A bit of a frame is flipped in transit: the rank notices, and its batches are correct.
+/// A bit of a frame or of a control message is flipped in transit: the rank notices, and its batches are correct.
 #[test]
-fn a_bit_of_a_frame_is_flipped() {
+fn a_bit_is_flipped() {
     let data = Data::pictures(1);
     let quiet = quiet(&data, 1);
     let worker = Start::new(&data).without_socket().start();
     let points = points(&data, &worker);
-    let first = points.iter().find(|(place, _)| *place == "after the tensors").unwrap().1 * 8;
+    let frames = points.iter().find(|(place, _)| *place == "after the tensors").unwrap().1 * 8;
     let mut dice = Chance::new(5);
-    let mut bits: Vec<u64> =
-        points.iter().map(|(_, byte)| byte * 8 + 2).filter(|bit| *bit >= first).collect();
-    bits.extend((0..10).map(|_| first + dice.below(64 << 10)));
-    through_relays(&worker, bits, |relay, bit| {
-        relay.flip(bit);
+    let mut bits: Vec<(Way, u64)> = points.iter().map(|(_, byte)| (Way::FromWorker, byte * 8 + 2)).collect();
+    bits.extend((0..10).map(|_| (Way::FromWorker, frames + dice.below(64 << 10))));
+    // Welcome, Opened and tensors; the magic and the greeting of the rank, and its request.
+    bits.extend((0..10).map(|_| (Way::FromWorker, dice.below(frames))));
+    let greeting = MAGIC.len() as u64 * 8;
+    bits.extend([0, greeting, greeting + 32].map(|bit| (Way::ToWorker, bit)));
+    bits.extend((0..10).map(|_| (Way::ToWorker, dice.below(8 * 400))));
+    through_relays(&worker, bits, |relay, (way, bit)| {
+        relay.flip(way, bit);
         run_beside(&data, relay).end_like(&quiet);
         assert!(relay.lost() > 0, "bit {bit} was flipped");
     });
@@ -159,15 +165,17 @@ fn points(data: &Data, worker: &Worker) -> Vec<(&'static str, u64)> {
     };
     listen(); // this rank describes the plan
     let heard = listen();
-    let mut at = 0;
+    let length = |at: usize| u32::from_le_bytes(heard[at..at + 4].try_into().unwrap()) as usize;
+    let welcome = 4 + length(0);
+    let mut at = welcome;
     let mut message = || loop {
-        let length = u32::from_le_bytes(heard[at..at + 4].try_into().unwrap()) as usize;
-        at += 4 + length;
+        let (text, length) = (at + MESSAGE_HEAD_BYTES, length(at));
+        at = text;
         if length > 0 {
-            return (at, &heard[at - length..at]);
+            at += length + CRC_BYTES;
+            return (at, &heard[text..text + length]);
         }
     };
-    let (welcome, _) = message();
     let (opened, text) = message();
     assert_eq!(text, b"\"opened\"");
     let (tensors, text) = message();

@@ -14,6 +14,9 @@ pub const MAGIC: &[u8] = b"feedstck";
 /// The protocol version of this release.
 pub const PROTOCOL: u32 = 4;
 
+/// Bytes before a message: its length and the checksum of that.
+pub const MESSAGE_HEAD_BYTES: usize = 8;
+
 /// Longer than the worker takes for any answer.
 const PATIENCE: Duration = Duration::from_secs(25);
 
@@ -32,8 +35,8 @@ impl Raw {
     pub fn greeted(address: &str) -> Self {
         let mut raw = Self::connect(address);
         raw.say(MAGIC);
-        raw.message(&hello(PROTOCOL));
-        let welcome = raw.answer().unwrap();
+        raw.greeting(&hello(PROTOCOL));
+        let welcome = raw.welcome().unwrap();
         assert_eq!(welcome["refused"], Value::Null, "{welcome}");
         raw
     }
@@ -43,22 +46,42 @@ impl Raw {
         let _refused = self.0.write_all(bytes);
     }
 
-    pub fn message(&mut self, message: &Value) {
-        let text = message.to_string();
+    /// Sends the first message of a side, with its checksum.
+    pub fn greeting(&mut self, greeting: &Value) {
+        let text = greeting.to_string();
+        let fields = &text[1..];
+        let text = format!("{{\"crc\":\"{:08x}\",{fields}", crc32fast::hash(fields.as_bytes()));
         self.say(&u32::try_from(text.len()).unwrap().to_le_bytes());
         self.say(text.as_bytes());
+    }
+
+    pub fn message(&mut self, message: &Value) {
+        self.say(&checked(message.to_string().as_bytes()));
+    }
+
+    /// Returns the first message of the other side.
+    pub fn welcome(&mut self) -> io::Result<Value> {
+        let mut length = [0; 4];
+        self.0.read_exact(&mut length)?;
+        let mut text = vec![0; u32::from_le_bytes(length) as usize];
+        self.0.read_exact(&mut text)?;
+        serde_json::from_slice(&text).map_err(io::Error::other)
     }
 
     /// Returns the next message with content. Empty messages mean "not yet".
     pub fn answer(&mut self) -> io::Result<Value> {
         loop {
-            let mut length = [0; 4];
-            self.0.read_exact(&mut length)?;
-            let mut text = vec![0; u32::from_le_bytes(length) as usize];
-            if text.is_empty() {
+            let mut head = [0; MESSAGE_HEAD_BYTES];
+            self.0.read_exact(&mut head)?;
+            let length = u32::from_le_bytes(head[..4].try_into().unwrap());
+            assert_eq!(head[..], head_of(length));
+            if length == 0 {
                 continue;
             }
+            let mut text = vec![0; length as usize + 4];
             self.0.read_exact(&mut text)?;
+            let crc = text.split_off(length as usize);
+            assert_eq!(crc, crc32fast::hash(&text).to_le_bytes());
             return serde_json::from_slice(&text).map_err(io::Error::other);
         }
     }
@@ -78,6 +101,18 @@ impl Raw {
             _ => said, // an end, or a reset
         }
     }
+}
+
+/// Returns what comes before a message of this length.
+pub fn head_of(length: u32) -> Vec<u8> {
+    let length = length.to_le_bytes();
+    [length, crc32fast::hash(&length).to_le_bytes()].concat()
+}
+
+/// Returns a message of this text as it is sent.
+pub fn checked(text: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap();
+    [&head_of(length)[..], text, &crc32fast::hash(text).to_le_bytes()].concat()
 }
 
 pub fn hello(protocol: u32) -> Value {
@@ -101,11 +136,11 @@ impl FakeWorker {
             for stream in listener.incoming() {
                 let mut raw = Raw(stream.unwrap());
                 let mut magic = [0; 8];
-                if raw.0.read_exact(&mut magic).is_err() || magic != MAGIC || raw.answer().is_err() {
+                if raw.0.read_exact(&mut magic).is_err() || magic != MAGIC || raw.welcome().is_err() {
                     continue;
                 }
                 counted.fetch_add(1, Ordering::Relaxed);
-                raw.message(&welcome);
+                raw.greeting(&welcome);
                 let _gone = raw.0.shutdown(Shutdown::Write);
                 let _gone = raw.0.read_to_end(&mut Vec::new());
             }

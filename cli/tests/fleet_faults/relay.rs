@@ -43,8 +43,8 @@ struct Shared {
     from_worker: Mutex<Link>,
     /// The number of the worker's bytes that arrive on each connection.
     limit: Mutex<Option<u64>>,
-    /// The worker's bit that arrives flipped on each connection.
-    flipped: Mutex<Option<u64>>,
+    /// The bit of one way that arrives flipped on each connection.
+    flipped: Mutex<Option<(Way, u64)>>,
     /// The number of the worker's bytes that arrive per second on each connection; 0 means no limit.
     rate: AtomicU64,
     lost: AtomicU64,
@@ -94,9 +94,9 @@ impl Relay {
         self.shared.rate.store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Flips this one of the worker's bits on each connection.
-    pub fn flip(&self, bit: u64) {
-        *self.shared.flipped.lock().unwrap() = Some(bit);
+    /// Flips this bit of one way on each connection.
+    pub fn flip(&self, way: Way, bit: u64) {
+        *self.shared.flipped.lock().unwrap() = Some((way, bit));
     }
 
     /// Returns the number of pieces lost, held back or damaged so far.
@@ -232,7 +232,7 @@ impl Shared {
 
     /// Flips the bit if it is among these `bytes`, which begin at offset `first`.
     fn damage(&self, way: Way, first: u64, bytes: &mut [u8]) {
-        let bit = self.flipped.lock().unwrap().filter(|_| way == Way::FromWorker);
+        let bit = self.flipped.lock().unwrap().filter(|flipped| flipped.0 == way).map(|flipped| flipped.1);
         let byte = bit.and_then(|bit| bytes.get_mut(usize::try_from((bit / 8).checked_sub(first)?).ok()?));
         if let (Some(bit), Some(byte)) = (bit, byte) {
             *byte ^= 1 << (bit % 8);

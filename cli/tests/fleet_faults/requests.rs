@@ -2,7 +2,7 @@
 
 use crate::data::Data;
 use crate::link::Chance;
-use crate::raw::{MAGIC, PROTOCOL, Raw, hello};
+use crate::raw::{MAGIC, PROTOCOL, Raw, checked, head_of, hello};
 use crate::relay::Relay;
 use crate::run::{Batches, Run, eventually, quiet};
 use crate::say;
@@ -125,18 +125,21 @@ fn oversize_and_senseless_messages_of_ranks() {
     let quiet = quiet(&data, 2);
     let worker = Start::new(&data).start();
     let fleet = Workers::at(worker.address()).unwrap();
-    let length = |length: u32| length.to_le_bytes().to_vec();
-    let describe = [length(10), b"\"describe\"".to_vec()].concat();
+    let describe = checked(b"\"describe\"");
     let deep = "[".repeat(100_000);
+    let mut damaged = checked(b"\"status\"");
+    damaged[10] ^= 1;
     let messages: Vec<(&str, Vec<u8>)> = vec![
-        ("a request of 4 GiB", length(u32::MAX)),
-        ("a request of 2 MiB", length(2 << 20)),
-        ("a description of 4 GiB", [describe.clone(), length(u32::MAX)].concat()),
-        ("a description of 17 MiB", [describe.clone(), length(17 << 20)].concat()),
-        ("a description that is not valid", [describe, length(2), b"{}".to_vec()].concat()),
-        ("nesting without end", [length(deep.len() as u32), deep.into_bytes()].concat()),
-        ("an unknown message", [length(7), b"\"hello\"".to_vec()].concat()),
-        ("no text", [length(4), vec![0xff; 4]].concat()),
+        ("a request of 4 GiB", head_of(u32::MAX)),
+        ("a request of 2 MiB", head_of(2 << 20)),
+        ("a length without its checksum", [0; 8].to_vec()),
+        ("a description of 4 GiB", [describe.clone(), head_of(u32::MAX)].concat()),
+        ("a description of 17 MiB", [describe.clone(), head_of(17 << 20)].concat()),
+        ("a description that is not valid", [describe, checked(b"{}")].concat()),
+        ("nesting without end", checked(deep.as_bytes())),
+        ("an unknown message", checked(b"\"hello\"")),
+        ("a damaged message", damaged),
+        ("no text", checked(&[0xff; 4])),
     ];
     beside(&data, &quiet, &worker, fleet, || {
         for (name, bytes) in &messages {

@@ -54,8 +54,8 @@ fn a_rank_of_another_protocol_is_refused_with_both_versions() {
     let worker = Start::new(&data).start();
     let mut rank = Raw::connect(worker.address());
     rank.say(MAGIC);
-    rank.message(&hello(NEXT));
-    let welcome = rank.answer().unwrap();
+    rank.greeting(&hello(NEXT));
+    let welcome = rank.welcome().unwrap();
     let message = welcome["refused"]["message"].as_str().unwrap_or_else(|| panic!("{welcome}"));
     for part in
         [&*format!("protocol {PROTOCOL}"), &*format!("protocol {NEXT}"), "9.9.9", env!("CARGO_PKG_VERSION")]
@@ -101,8 +101,8 @@ fn a_rank_with_other_ops_is_refused_with_both_versions() {
     for (version, named) in other_ops() {
         let mut rank = Raw::connect(worker.address());
         rank.say(MAGIC);
-        rank.message(&with_ops(hello(PROTOCOL), version));
-        let welcome = rank.answer().unwrap();
+        rank.greeting(&with_ops(hello(PROTOCOL), version));
+        let welcome = rank.welcome().unwrap();
         let message = welcome["refused"]["message"].as_str().unwrap_or_else(|| panic!("{welcome}"));
         for part in [&*format!("ops version {OPS_VERSION}"), &*named, "9.9.9", env!("CARGO_PKG_VERSION")] {
             assert!(message.contains(part), "'{part}' is missing: {message}");

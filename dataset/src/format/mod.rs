@@ -15,6 +15,7 @@ mod common_voice;
 mod contract;
 mod cut_units;
 mod features;
+mod finished;
 mod folder;
 pub(crate) mod guard;
 mod ilsvrc;
@@ -38,6 +39,7 @@ mod webdataset;
 
 pub use bad_shards::BadShards;
 pub(crate) use cataloguing::Cataloguing;
+pub(crate) use finished::{FINISHED, Finished};
 pub(crate) use json::widen;
 pub(crate) use kinds::{counted, is_table};
 pub(crate) use listing::{Choice, Sources, Stored, name_below, split_root};

@@ -147,6 +147,7 @@ mod tests {
             bad_shards: BadShards::Skip,
             archives: None,
             split: None,
+            finished: None,
         };
         let mut sources = sources(objects);
         let shards = with.read_shards(&mut sources, "reading", |object| async move { read(&object.uri) });

@@ -11,15 +11,16 @@
 //!
 //! Before a catalog is built, ready ones are looked for (`CatalogOptions::sources`). They must fit, too.
 //!
-//! The next open resumes an interrupted listing of more than 32,000 objects (`storage/journal.rs`), unless the caller requests
-//! a listing or a rebuild.
+//! The next open resumes an interrupted listing of more than 32,000 objects (`storage/listed_part.rs`), unless the caller
+//! requests a listing or a rebuild. It does not read tars again that an interrupted build has read (`format/finished.rs`),
+//! unless the caller requests a rebuild.
 
 use super::durations;
 use super::options::OpenOptions;
 use super::place::place_in;
 use crate::catalog::{Catalog, CatalogCheck, CatalogSource, Content, Objects, Probed, VIEW_BYTES};
-use crate::format::{self, Cataloguing, Choice, Sources, find_sources};
-use crate::storage::{remove_abandoned, shown};
+use crate::format::{self, Cataloguing, Choice, FINISHED, Finished, Sources, find_sources};
+use crate::storage::{JournalKind, LISTING, remove_abandoned, shown};
 use crate::stored::{self, Found, Place, Stored};
 use crate::{Error, ErrorKind, Layout, Result, Storage};
 use std::path::{Path, PathBuf};
@@ -29,8 +30,12 @@ const MAX_LISTED_OBJECTS: usize = 100_000;
 /// Objects of a larger catalog that are compared without a listing.
 const COMPARED_OBJECTS: usize = 16;
 
-/// The file of an interrupted listing in a catalog's folder.
-const JOURNAL: &str = "listing.journal";
+/// The files of interrupted work in a catalog's folder.
+static JOURNALS: [(&str, &JournalKind); 2] = [(LISTING_JOURNAL, &LISTING), (SHARDS_JOURNAL, &FINISHED)];
+/// The file of an interrupted listing.
+const LISTING_JOURNAL: &str = "listing.journal";
+/// The file of the shards that an interrupted build has read.
+const SHARDS_JOURNAL: &str = "shards.journal";
 
 /// Opens the catalog of `uri`, and returns whether it is stored at `place`; runs on the I/O threads.
 pub(crate) async fn open_or_build(
@@ -53,7 +58,7 @@ pub(crate) async fn open_or_build(
             Stored::Found(mut found) => {
                 if still_fits(uri, options, storage, &mut found.catalog).await? {
                     store_again(&mut found, place, storage).await;
-                    let own = listing_journal(place);
+                    let own = journals_folder(place);
                     remove_abandoned_journals(|| own.into_iter().collect(), storage).await;
                     return Ok((found.catalog, true));
                 }
@@ -75,10 +80,11 @@ pub(crate) async fn open_or_build(
         return Ok(ready);
     }
     options.catalog.report("listing", 0, None);
-    let journal = place.and_then(listing_journal);
-    if let Some(journal) = journal.clone() {
-        remove_abandoned_journals(move || all_journals(&journal), storage).await;
+    let folder = place.and_then(journals_folder);
+    if let Some(folder) = folder.clone() {
+        remove_abandoned_journals(move || all_folders(&folder), storage).await;
     }
+    let journal = folder.as_ref().map(|folder| folder.join(LISTING_JOURNAL));
     if let Some(path) = journal.as_ref().filter(|_| is_listed_anew) {
         let _absent = std::fs::remove_file(path);
     }
@@ -90,7 +96,8 @@ pub(crate) async fn open_or_build(
         journal: journal.as_deref(),
     };
     let sources = find_sources(uri, choice, storage).await?;
-    let mut catalog = build(sources, options, storage).await?;
+    let finished = finished_shards(&sources, folder, options, storage).await?;
+    let mut catalog = build(sources, options, storage, finished.as_ref()).await?;
     if place.is_some() && storage.has_signed_objects() {
         tracing::info!(
             uri = shown(uri),
@@ -98,6 +105,9 @@ pub(crate) async fn open_or_build(
         );
     } else if let Some(place) = place {
         let is_kept = keep(&mut catalog, place, storage, options, is_newer_form).await?;
+        if let Some(finished) = finished.filter(|_| is_kept) {
+            finished.remove().await?;
+        }
         return Ok((catalog, is_kept));
     }
     Ok((catalog, false))
@@ -166,31 +176,57 @@ async fn store_again(found: &mut Found, place: &Place, storage: &Storage) {
     }
 }
 
-/// Returns the file from which an interrupted listing is resumed; none next to the data, where others may read it.
-fn listing_journal(place: &Place) -> Option<PathBuf> {
-    place.is_cache().then(|| PathBuf::from(place.file(JOURNAL)))
+/// Returns the folder of the files from which interrupted work is resumed; none next to the data, where others may read it.
+fn journals_folder(place: &Place) -> Option<PathBuf> {
+    place.is_cache().then(|| PathBuf::from(place.folder()))
 }
 
-/// Returns the journals of all listings in the same cache. Each data set has one folder, so this takes a few milliseconds.
-fn all_journals(own: &Path) -> Vec<PathBuf> {
-    let cache = own.parent().and_then(Path::parent);
-    let folders = cache.and_then(|cache| std::fs::read_dir(cache).ok());
-    folders.into_iter().flatten().flatten().map(|folder| folder.path().join(JOURNAL)).collect()
+/// Returns the folders of all data sets in the same cache. Each data set has one, so this takes a few milliseconds.
+fn all_folders(own: &Path) -> Vec<PathBuf> {
+    let folders = own.parent().and_then(|cache| std::fs::read_dir(cache).ok());
+    folders.into_iter().flatten().flatten().map(|folder| folder.path()).collect()
 }
 
-/// Removes journals of listings that were interrupted too long ago to be resumed. A failure costs only disk space.
+/// Opens the list of shards that an interrupted build has read, and begins a new one if the caller requests a rebuild.
+async fn finished_shards(
+    sources: &Sources,
+    folder: Option<PathBuf>,
+    options: &OpenOptions,
+    storage: &Storage,
+) -> Result<Option<Finished>> {
+    // Signatures are not stored, and without them the URLs name nothing.
+    let Some(folder) = folder.filter(|_| !storage.has_signed_objects()) else { return Ok(None) };
+    let path = folder.join(SHARDS_JOURNAL);
+    if options.catalog.rebuild {
+        let _absent = std::fs::remove_file(&path);
+    }
+    let (layout, version) = (sources.layout, format::of(sources.layout).columns_version());
+    let form = format!("{layout} {version} {}", env!("CARGO_PKG_VERSION"));
+    Finished::open(path, form, storage.io()).await.map(Some)
+}
+
+/// Removes journals of work that was interrupted too long ago to be resumed, in the folders that `find` returns. A failure
+/// costs only disk space.
 async fn remove_abandoned_journals(find: impl FnOnce() -> Vec<PathBuf> + Send + 'static, storage: &Storage) {
     let remove = move || {
-        for path in find() {
-            if let Err(error) = remove_abandoned(&path) {
-                tracing::debug!(path = %path.display(), %error, "an old listing could not be removed");
+        for (folder, (name, kind)) in
+            find().iter().flat_map(|folder| JOURNALS.map(|journal| (folder, journal)))
+        {
+            let path = folder.join(name);
+            if let Err(error) = remove_abandoned(kind, &path) {
+                tracing::debug!(path = %path.display(), %error, "an old journal could not be removed");
             }
         }
     };
     let _ended = storage.io().handle().spawn_blocking(remove).await;
 }
 
-async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Result<Catalog> {
+async fn build(
+    sources: Sources,
+    options: &OpenOptions,
+    storage: &Storage,
+    finished: Option<&Finished>,
+) -> Result<Catalog> {
     let (uri, layout, listing) = (sources.uri.clone(), sources.layout, sources.fingerprint());
     let with = Cataloguing {
         storage,
@@ -199,6 +235,7 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         bad_shards: options.bad_shards,
         archives: options.archives.as_deref(),
         split: options.split.as_deref(),
+        finished,
     };
     let (listing_notes, is_resumed) = (sources.notes.clone(), sources.is_resumed);
     let draft = format::of(layout).catalog(sources, &with).await?;

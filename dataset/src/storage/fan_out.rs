@@ -7,14 +7,15 @@
 //! A page of 1,000 keys takes a cloud about 100 ms, so one lister finds 10,000 keys a second and 16 find 160,000: 10⁷ keys take
 //! a minute instead of a quarter of an hour. The result equals that of one lister: every key that existed throughout, once.
 //! Neither is a snapshot of one moment.
-//! A listing of more than 32,000 keys is stored in a file page by page, and can be resumed from it (`journal.rs`).
+//! A listing of more than 32,000 keys is stored in a file page by page, and can be resumed from it (`listed_part.rs`).
 //! Ranges need a store that lists in bytewise order and from any key, as S3 and Google do. In Azure and S3's directory buckets,
 //! each long folder has one lister. If a store turns out not to support ranges, it is listed again without them.
 
 use super::fetch::blocking;
-use super::journal::{Journal, Listed};
+use super::journal::Journal;
 use super::key_ranges::{Key, KeyRanges, Next, Unordered};
 use super::key_span::{KeySpan, rest};
+use super::listed_part::{self, Listed};
 use super::retry::{Ended, within};
 use super::seen::Seen;
 use super::store::Store;
@@ -150,7 +151,7 @@ impl Store {
     async fn resume(&self, prefix: &str, prefixes: &[String], journal: Option<PathBuf>) -> Resumed {
         let Some(path) = journal else { return Resumed::default() };
         let place = format!("{} {prefix}", self.name);
-        let Ok((journal, parts)) = blocking(move || Ok(Journal::open(&path, &place))).await else {
+        let Ok((journal, parts)) = blocking(move || Ok(listed_part::open(&path, &place))).await else {
             return Resumed::default();
         };
         let prefixes: HashSet<&str> = prefixes.iter().map(String::as_str).collect();
@@ -286,7 +287,7 @@ impl Store {
                     span.until.clone_from(&taken.through);
                     let (journal, listed) = (Arc::clone(journal), Listed::new(span.clone(), &found));
                     let _done = blocking(move || {
-                        journal.add(&listed);
+                        journal.add(&listed, 1);
                         Ok(())
                     })
                     .await;

@@ -38,3 +38,4 @@ mod storage_redirects;
 mod storage_support;
 mod storage_versions;
 mod tar_catalogs;
+mod tar_resume;

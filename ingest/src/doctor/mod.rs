@@ -23,7 +23,7 @@ use crate::threads::default_threads;
 use crate::{Error, ErrorKind, Result};
 use chunks::Chunk;
 use column::Medium;
-use decoding::Decoding;
+use decoding::{Decoding, LargeSamples};
 use feedstock_dataset::{Dataset, Shuffle};
 use feedstock_ops::DECODER_MEMORY;
 use futures::StreamExt;
@@ -204,8 +204,9 @@ fn decode(
         }
         findings
     };
-    let decoders =
-        (0..options.threads).map(|_| Decoding::new(options.sample_bytes)).collect::<Result<Vec<_>>>()?;
+    let large = LargeSamples::default();
+    let decoder = |_| Decoding::new(options.sample_bytes, Arc::clone(&large));
+    let decoders = (0..options.threads).map(decoder).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> =

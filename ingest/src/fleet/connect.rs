@@ -4,7 +4,8 @@ use super::dispatch::HERE;
 use super::members::Workers;
 use crate::wire::{
     ALPN_ROWS, Answer, Ask, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Versions, Welcome,
-    WorkerStatus, agree, read_message, release, write_message,
+    WorkerStatus, agree, read_greeting, read_length, read_message, read_text, release, write_greeting,
+    write_message,
 };
 use crate::worker::{Serve, serve};
 use crate::{Error, ErrorKind, Result};
@@ -14,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, duplex};
+use tokio::io::{AsyncRead, duplex};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -147,11 +148,11 @@ async fn greet(mut io: Box<dyn Io>, member: &str, token: Option<&Token>) -> Resu
         Hello { protocol: PROTOCOL, release: release(), ops_version: OPS_VERSION, token: token.cloned() };
     let said = async {
         tokio::io::AsyncWriteExt::write_all(&mut io, MAGIC).await?;
-        write_message(&mut io, &hello).await
+        write_greeting(&mut io, &hello).await
     }
     .await;
     // If the worker closed the connection, its last message has the reason: TLS 1.3 rejects certificates after the handshake.
-    let heard = read_message(&mut io, MESSAGE_BYTES).await;
+    let heard = read_greeting(&mut io, MESSAGE_BYTES).await;
     let welcome: Welcome = match (said, heard) {
         (_, Ok(welcome)) => welcome,
         (Err(error), Err(heard)) if heard.kind() == io::ErrorKind::UnexpectedEof => {
@@ -196,15 +197,10 @@ pub(crate) async fn answer(
     at_work: &impl Fn(),
 ) -> Result<Answer> {
     loop {
-        let length = within(OPENING_TIMEOUT, member, io.read_u32_le()).await?;
-        if length == 0 {
-            at_work(); // not yet
-            continue;
+        match within(OPENING_TIMEOUT, member, read_length(io, MESSAGE_BYTES)).await? {
+            0 => at_work(), // not yet
+            length => return within(OPENING_TIMEOUT, member, read_text(io, length)).await,
         }
-        // The rest of the message, preceded by its length again.
-        let length = length.to_le_bytes();
-        let mut message = length.as_slice().chain(&mut *io);
-        return within(OPENING_TIMEOUT, member, read_message(&mut message, MESSAGE_BYTES)).await;
     }
 }
 

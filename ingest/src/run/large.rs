@@ -53,6 +53,8 @@ type Take = Box<dyn Fn(u64) -> Option<Box<dyn Any + Send>> + Send>;
 pub(crate) struct Spare {
     /// The bytes that the run may take at most.
     most_bytes: u64,
+    /// Whether its rank would have more.
+    is_cut: bool,
     taken_bytes: u64,
     take: Take,
     taken: Vec<Box<dyn Any + Send>>,
@@ -72,13 +74,16 @@ pub(crate) enum Extension {
 }
 
 impl Spare {
+    /// `is_cut`: the worker's memory is smaller than what the rank itself would take.
     pub(crate) fn new(
         most_bytes: u64,
+        is_cut: bool,
         take: impl Fn(u64) -> Option<Box<dyn Any + Send>> + Send + 'static,
         shortages: impl Fn() -> u64 + Send + 'static,
     ) -> Self {
         Self {
             most_bytes,
+            is_cut,
             taken_bytes: 0,
             take: Box::new(take),
             taken: Vec::new(),
@@ -106,6 +111,10 @@ impl Spare {
 
     pub(crate) fn most_bytes(&self) -> u64 {
         self.most_bytes
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     pub(crate) fn taken_bytes(&self) -> u64 {
@@ -195,6 +204,7 @@ pub(crate) fn no_room(
     name: &str,
     borrowed: u64,
     [decoder_memory, blocks, budget]: [u64; 3],
+    advice: &str,
 ) -> Error {
     Error::new(
         kind,
@@ -206,16 +216,19 @@ pub(crate) fn no_room(
             mib(borrowed),
             mib(budget),
             mib(blocks),
-            advice(kind, "raise budget_bytes or decoder_memory")
+            advice
         ),
     )
 }
 
 /// Returns what to do about an error of this kind that ends a run for lack of memory; `own` is what its options can change.
-pub(crate) fn advice(kind: ErrorKind, own: &str) -> &str {
+pub(crate) fn advice(kind: ErrorKind, spare: Option<&Spare>, own: &'static str) -> &'static str {
     match kind {
         ErrorKind::Retryable => {
             "other streams have the rest of the worker's memory; raise its --memory-bytes or add workers"
+        }
+        _ if spare.is_some_and(Spare::is_cut) => {
+            "the worker's memory is smaller than the rank's budget_bytes; raise its --memory-bytes"
         }
         _ => own,
     }
@@ -256,7 +269,7 @@ mod tests {
         };
         let shortages = Arc::new(AtomicU64::new(0));
         let counted = shortages.clone();
-        let mut spare = Spare::new(100, take, move || counted.load(Ordering::SeqCst));
+        let mut spare = Spare::new(100, false, take, move || counted.load(Ordering::SeqCst));
         assert_eq!(spare.extend(101), Extension::Never);
         assert_eq!(spare.extend(61), Extension::Later);
         assert_eq!(spare.extend(40), Extension::Taken);

@@ -9,7 +9,8 @@
 //! that three flipped ones make no other tag. The head is one message of an Arrow IPC stream (the first also brings its schema): sample
 //! ids, why a row failed, what is unusual about it, the lengths of ragged rows, and the columns that ride along. A failed row has no body.
 
-use super::message::{Failure, garbage};
+use super::control::{damaged, garbage, read_whole};
+use super::message::Failure;
 use crate::{Error, ErrorKind};
 use arrow::array::{Array, ArrayRef, AsArray, StringArray, UInt8Array, UInt64Array};
 use arrow::buffer::Buffer;
@@ -119,26 +120,12 @@ impl FrameHead {
 
     /// The bytes of the head, which follow. Memory is taken as they come.
     pub(crate) async fn read_head(&self, io: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
-        let bytes = read_up_to(io, self.head_bytes).await?;
-        if bytes.len() < self.head_bytes as usize {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let bytes = read_whole(io, self.head_bytes).await?;
         match crc32fast::hash(&bytes) == self.head_crc {
             true => Ok(bytes),
             false => Err(damaged("a frame's head")),
         }
     }
-}
-
-/// Reads the next `most` bytes, fewer at the end.
-async fn read_up_to(io: &mut (impl AsyncRead + Unpin), most: u32) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    io.take(most.into()).read_to_end(&mut bytes).await?;
-    Ok(bytes)
-}
-
-pub(crate) fn damaged(what: &str) -> io::Error {
-    garbage(format!("{what} is damaged: its checksum does not match"))
 }
 
 /// What is sent of each row before its bytes.
@@ -462,12 +449,5 @@ mod tests {
         let mut read = &bytes[1..];
         assert_eq!(FrameHead::read(&mut read).await.unwrap(), frame);
         assert_eq!(frame.read_head(&mut read).await.unwrap(), head);
-    }
-
-    #[tokio::test]
-    async fn memory_comes_with_the_bytes_and_not_with_their_number() {
-        let bytes = read_up_to(&mut &[0; 1000][..], HEAD_BYTES).await.unwrap();
-        assert_eq!(bytes.len(), 1000);
-        assert!(bytes.capacity() < 64 << 10, "{}", bytes.capacity());
     }
 }

@@ -1,15 +1,13 @@
-//! Control messages: a length, then JSON.
+//! Control messages, which are sent as JSON (`control.rs`).
 
+use super::control::Greeting;
 use super::secure::Token;
 use crate::{Error, ErrorKind, RecipeSpec, SampleContext};
 use feedstock_dataset::{Cursor, Rank, StepShape, StepSize, StrandSet};
 use feedstock_ops::OPS_VERSION;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Raised whenever a message or a frame changes its meaning. If the two sides have different ones, they refuse each other.
 pub(crate) const PROTOCOL: u32 = 4;
@@ -104,6 +102,12 @@ pub(crate) struct Hello {
     pub(crate) token: Option<Token>,
 }
 
+impl Greeting for Hello {
+    fn protocol(&self) -> u32 {
+        self.protocol
+    }
+}
+
 impl Hello {
     pub(crate) fn versions(&self) -> Versions<'_> {
         Versions { protocol: self.protocol, ops: self.ops_version, release: &self.release }
@@ -127,6 +131,12 @@ pub(crate) struct Welcome {
     /// Why it does not serve this rank.
     #[serde(default)]
     pub(crate) refused: Option<Failure>,
+}
+
+impl Greeting for Welcome {
+    fn protocol(&self) -> u32 {
+        self.protocol
+    }
 }
 
 impl Welcome {
@@ -278,36 +288,4 @@ impl From<Failure> for Error {
             None => error,
         }
     }
-}
-
-/// Sends `message`.
-pub(crate) async fn write_message<T: Serialize>(
-    io: &mut (impl AsyncWrite + Unpin),
-    message: &T,
-) -> io::Result<()> {
-    let text = serde_json::to_vec(message)?;
-    let length = u32::try_from(text.len()).map_err(|_| io::Error::other("a message over 4 GiB"))?;
-    let mut bytes = length.to_le_bytes().to_vec();
-    bytes.extend(text);
-    io.write_all(&bytes).await?;
-    io.flush().await
-}
-
-/// Receives a message of at most `limit` bytes.
-pub(crate) async fn read_message<T: DeserializeOwned>(
-    io: &mut (impl AsyncRead + Unpin),
-    limit: u32,
-) -> io::Result<T> {
-    let length = io.read_u32_le().await?;
-    if length > limit {
-        return Err(garbage(format!("a message of {length} bytes, over the {limit} allowed")));
-    }
-    let mut text = vec![0; length as usize];
-    io.read_exact(&mut text).await?;
-    serde_json::from_slice(&text).map_err(|e| garbage(format!("a message that makes no sense: {e}")))
-}
-
-/// The other side does not speak as it should.
-pub(crate) fn garbage(what: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -6,7 +6,8 @@ use super::receptions::Reception;
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
     LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token,
-    Versions, Welcome, WorkerStatus, agree, garbage, read_message, release, write_message,
+    Versions, Welcome, WorkerStatus, agree, garbage, read_greeting, read_message, release, write_greeting,
+    write_message, write_not_yet,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};
@@ -62,7 +63,7 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
         unix: unix.filter(|_| refused.is_none()).cloned(),
         refused,
     };
-    write_message(&mut io, &welcome).await?;
+    write_greeting(&mut io, &welcome).await?;
     if welcome.refused.is_some() {
         return Ok(());
     }
@@ -134,8 +135,7 @@ async fn at_work<T, S: Serve + ?Sized>(
             biased;
             done = &mut work => return Ok(if *leaving.borrow() { gone() } else { done }),
             _ = tick.tick() => {
-                io.write_all(&0u32.to_le_bytes()).await?; // an empty message: not yet
-                io.flush().await?;
+                write_not_yet(io).await?;
             }
         }
     }
@@ -150,7 +150,7 @@ async fn hello(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Hello> {
             "a connection that does not speak our protocol",
         ));
     }
-    read_message(io, HELLO_BYTES).await
+    read_greeting(io, HELLO_BYTES).await
 }
 
 fn refusal<S: Serve + ?Sized>(hello: &Hello, server: &S) -> Option<Failure> {

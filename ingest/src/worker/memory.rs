@@ -161,7 +161,10 @@ mod tests {
         let successors: Vec<Reserved> = [50, 25, 25].map(|share| memory.reserve(share)).into();
         let bytes = |streams: &[Reserved]| streams.iter().map(Reserved::bytes).collect::<Vec<_>>();
         assert_eq!((bytes(&shares), bytes(&successors)), (vec![50, 25, 25], vec![0, 0, 0]));
-        assert!(memory.take(100).is_some(), "for steps that exceed their streams' shares");
+        let taken = memory.take(100);
+        assert!(taken.is_some(), "for steps that exceed their streams' shares");
+        assert!(memory.take(1).is_none(), "twice the budget is the bound");
+        drop(taken);
         drop(shares);
         assert_eq!(memory.reserve(u64::MAX).bytes(), 100);
     }

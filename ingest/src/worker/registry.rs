@@ -430,10 +430,11 @@ impl Registry {
         };
         let sharing = self.sharing(opened, &job)?;
         // For a step or sample that needs more than this: what the rank itself would have, if this worker ever has it.
+        let is_cut = most_bytes > self.memory.limit();
         let most_bytes = most_bytes.min(self.memory.limit()).saturating_sub(job.budget_bytes);
         let (memory, shortages) = (self.memory.clone(), self.memory.clone());
         let take = move |bytes| memory.take(bytes).map(|taken| Box::new(taken) as Box<dyn Any + Send>);
-        let spare = Spare::new(most_bytes, take, move || shortages.shortages());
+        let spare = Spare::new(most_bytes, is_cut, take, move || shortages.shortages());
         EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
             self.engine.run_shared(job, sink, Some(sharing), Some(spare), overdue)
         })

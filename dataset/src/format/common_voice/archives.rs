@@ -68,7 +68,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
             "tar" => object.clone(),
             _ => archive::seekable(object, with).await?,
         };
-        let found = tars::members(&tar, 0..tar.size, |_| false, with.storage).await;
+        let found = tars::members_once(&tar, 0..tar.size, with).await;
         let found = found.map_err(|error| {
             if matches!(error.kind(), ErrorKind::BadConfig | ErrorKind::BadSample) {
                 archive::remove_refused(&tar, object);

@@ -211,7 +211,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
     let total = Some(tars_at.len() as u64);
     let mut walks = stream::iter(objects[..tars_at.len()].to_vec())
         .map(|object| async move {
-            let members = tars::members(&object, 0..object.size, |_| false, with.storage).await?;
+            let members = tars::members_once(&object, 0..object.size, with).await?;
             let clips = members.into_iter().map(|m| (tsv::file_name(&m.name).to_owned(), m.offset, m.bytes));
             Ok::<Clips, Error>(clips.collect())
         })

@@ -63,7 +63,7 @@ async fn catalog(sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
             sources.names.join(", ")
         )));
     };
-    let outer = tars::members(object, 0..object.size, |_| false, with.storage).await?;
+    let outer = tars::members_once(object, 0..object.size, with).await?;
     if outer.is_empty() {
         return Err(Error::config(format!("{}: the tar holds no files: the data set is empty", object.uri)));
     }
@@ -95,7 +95,7 @@ async fn train(object: &ObjectRef, outer: Vec<Member>, with: &Cataloguing<'_>) -
     let mut inner = stream::iter(outer)
         .map(|tar| async move {
             let range = tar.offset..tar.offset + tar.bytes;
-            let members = tars::members(object, range, |_| false, with.storage).await;
+            let members = tars::members_once(object, range, with).await;
             let members = members.map_err(|e| e.context(format!("inner tar {}", tar.name)))?;
             let name = tar.name.rsplit('/').next().unwrap_or(&tar.name);
             Ok::<_, Error>((name.trim_end_matches(".tar").to_owned(), members))

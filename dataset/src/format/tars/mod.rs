@@ -7,9 +7,12 @@ mod index_offsets;
 mod index_read;
 pub(super) mod recognise;
 
+use super::cataloguing::Cataloguing;
 use super::guard::guarded;
 use crate::storage::local_error;
 use crate::{Error, IoRuntime, ObjectRef, Result, Storage};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -34,12 +37,50 @@ pub(super) struct Member {
     pub(super) text: Option<Vec<u8>>,
 }
 
+/// The content of a member as a stored list has it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Text<'a> {
+    Utf8(Cow<'a, str>),
+    Bytes(Cow<'a, [u8]>),
+}
+
+impl Serialize for Member {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = self.text.as_deref().map(|bytes| match std::str::from_utf8(bytes) {
+            Ok(text) => Text::Utf8(text.into()),
+            Err(_) => Text::Bytes(bytes.into()),
+        });
+        (&self.name, self.offset, self.bytes, text).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Member {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (name, offset, bytes, text) = <(String, u64, u64, Option<Text<'_>>)>::deserialize(deserializer)?;
+        let text = text.map(|text| match text {
+            Text::Utf8(text) => text.into_owned().into_bytes(),
+            Text::Bytes(bytes) => bytes.into_owned(),
+        });
+        Ok(Self { name, offset, bytes, text })
+    }
+}
+
 /// What a walk found.
 #[derive(Debug)]
 pub(super) struct Walked {
     pub(super) members: Vec<Member>,
     /// Whether the walk ended at the end of the range, not at an end marker in it.
     pub(super) to_end: bool,
+}
+
+/// As [`members`], for a catalog: does not walk a tar again that an interrupted build has walked.
+pub(super) async fn members_once(
+    object: &ObjectRef,
+    range: std::ops::Range<u64>,
+    with: &Cataloguing<'_>,
+) -> Result<Vec<Member>> {
+    with.once(object, range.clone(), members(object, range, |_| false, with.storage)).await
 }
 
 /// Walks the tar at `range` of an object, off the I/O threads; `keep` selects the members whose content is returned.

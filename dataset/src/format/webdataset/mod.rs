@@ -111,7 +111,8 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     let indexes = &TarIndexes::find(&sources, with.storage).await;
     let parts_at_once = with.reads_at_once() / sources.objects.len().max(1);
     let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
-        let (members, unused) = index::members(&object, indexes, is_kept, parts_at_once, with).await?;
+        let read = index::members(&object, indexes, is_kept, parts_at_once, with);
+        let (members, unused) = with.once(&object, 0..object.size, read).await?;
         let tar = tars::blocking(with.storage.io(), move || group(members, &object, RUN_TEXT_BYTES)).await?;
         Ok((tar, unused))
     });

@@ -3,7 +3,7 @@
 use super::{Active, Admitted, Driver};
 use crate::ErrorKind;
 use crate::run::job::Destination;
-use crate::run::large::{Extension, Loan, Spare, no_room};
+use crate::run::large::{Extension, Loan, Spare, advice, no_room};
 use crate::run::planner::PlannedStep;
 use crate::run::residency::PlanTime;
 use crate::run::running::Event;
@@ -169,7 +169,8 @@ impl<D: Destination> Driver<D> {
         let Some(active) = self.active.get(&index) else { return };
         let blocks: u64 = active.planned.needs.iter().map(|need| need.bytes).sum();
         let sizes = [self.context.decoder_memory, blocks + self.reserve_bytes, self.most_budget_bytes()];
-        let error = no_room(kind, &parked.name(), bytes, sizes);
+        let advice = advice(kind, self.spare.as_ref(), "raise budget_bytes or decoder_memory");
+        let error = no_room(kind, &parked.name(), bytes, sizes, advice);
         self.fail_from(index, error);
     }
 }

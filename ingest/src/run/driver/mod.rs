@@ -457,7 +457,11 @@ impl<D: Destination> Driver<D> {
                  memory{reserve}; {}",
                 mib(self.most_budget_bytes()),
                 mib(step_bytes),
-                advice(kind, "raise budget_bytes, or lower the batch size or the data set's block_bytes")
+                advice(
+                    kind,
+                    self.spare.as_ref(),
+                    "raise budget_bytes, or lower the batch size or the data set's block_bytes"
+                )
             ),
         )
     }
