@@ -12,6 +12,7 @@
 //! The next open resumes an interrupted listing of more than 32,000 objects (`storage/journal.rs`), unless the caller requests
 //! a listing or a rebuild.
 
+use super::codecs::with_codecs;
 use super::durations;
 use super::options::OpenOptions;
 use crate::catalog::{Catalog, CatalogCheck, Content, Objects, Probed, VIEW_BYTES};
@@ -180,7 +181,8 @@ async fn build(sources: Sources, options: &OpenOptions, storage: &Storage) -> Re
         probed: Probed::Nothing, // yet
         unsupported: Vec::new(), // yet
     };
-    durations::with_durations(catalog, options, &with).await
+    let (catalog, codecs) = durations::with_durations(catalog, options, &with).await?;
+    with_codecs(catalog, codecs, options, &with).await
 }
 
 /// Whether the stored catalog describes the objects that exist now. If they were listed, the catalog's notes about the
