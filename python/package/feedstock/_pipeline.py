@@ -67,7 +67,8 @@ class Pipeline:
         Args:
             column: A column of encoded images, audio or text.
             *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined.
-            output: The name of the resulting tensor [rows, …]; default: ``column``.
+            output: The name of the resulting tensor [rows, …]; default: ``column``. It must not be the name of another
+                column that no map reads.
             pad_value: Variable-length rows (waveforms, features, tokens) are padded with this value to the longest of
                 the batch; default 0. The column ``<output>_length`` (int64 [rows]) has their lengths.
             key: Names the random numbers of this map. Maps with equal keys draw the same numbers for a sample, whatever

@@ -12,7 +12,7 @@ async fn open_naming(at: &Path, durations: Durations) -> (Dataset, u64) {
     let (seen, (probe, _)) = (asked.clone(), probe());
     let probe = probe.unsupported(move |head| {
         seen.fetch_add(1, Ordering::Relaxed);
-        let seconds = f64::from_le_bytes(head.strip_prefix(b"CLIP")?.get(..8)?.try_into().ok()?);
+        let seconds = f64::from_le_bytes(head.strip_prefix(&clip(0, 0.0)[..4])?.get(..8)?.try_into().ok()?);
         (seconds % 2.0 == 1.0).then_some("X")
     });
     let options = OpenOptions { audio_probe: Some(probe), durations, ..options(CatalogStore::Nowhere) };
@@ -94,7 +94,7 @@ async fn they_are_named_in_parquet_and_ipc() {
             assert_eq!(wav.column, "wav", "{name}");
             let sampled = wav.sampled.unwrap_or(200);
             assert_eq!((wav.samples, sampled % 20), (sampled / 2, 0), "{name}: whole row groups");
-            assert!(sampled >= 160, "{name}: {wav:?}");
+            assert!(sampled >= 100, "{name}: {wav:?}");
         }
     }
 }
