@@ -46,7 +46,7 @@ impl UnsupportedTally {
     pub(crate) fn add(&mut self, sample: u64, codec: Option<&'static str>) {
         let Some(codec) = codec else { return };
         let tally = self.0.entry(codec).or_default();
-        if tally.samples % (1 << tally.halved) == 0 {
+        if tally.samples.is_multiple_of(1 << tally.halved) {
             if tally.named.len() == NAMED {
                 let mut nth = 0..;
                 tally.named.retain(|_| nth.next().is_some_and(|nth| nth % 2 == 0));
