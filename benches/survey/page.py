@@ -26,7 +26,7 @@ INTRODUCTION = """\
 
 `scripts/survey --page docs/survey.md` makes this page. It decodes every image and audio clip of {packages} pinned
 Debian and PyPI packages (`benches/survey/packages.txt`) with feedstock and with a reference decoder: {surveyed} of
-{files} files{rest}. Times are left out, because those of a debug build are not meaningful.
+{files} files{rest}.{times}
 
 - **Reference**: Pillow {pillow} for images (`load()`, truncated images off); libsndfile {sndfile} for audio; ffmpeg
   {ffmpeg} if libsndfile rejects a file, with no line on standard error. If feedstock and libsndfile differ and
@@ -40,6 +40,13 @@ Debian and PyPI packages (`benches/survey/packages.txt`) with feedstock and with
 """
 
 
+UNTIMED = " Times are left out, because those of a debug build are not meaningful."
+TIMED = """\
+Elapsed times of the files that both decode, in a build with `--release`, on one machine with other programs running.
+Pillow's and libsndfile's times include reading the file, and ffmpeg's the start of a process.
+"""
+
+
 def table(rows: Iterable[tuple[str, Counter[str]]], first: str) -> list[str]:
     """Returns a table with a row for each name and a column for each verdict that occurs."""
     rows = list(rows)
@@ -49,6 +56,20 @@ def table(rows: Iterable[tuple[str, Counter[str]]], first: str) -> list[str]:
     for name, counts in rows:
         cells = [f"{counts[verdict]:,}" for verdict in used]
         lines.append(f"| {name} | {sum(counts.values()):,} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def time_table(results: list[dict[str, Any]]) -> list[str]:
+    """Returns a table of the decoders' times for the files of each format that both decode."""
+    lines = [
+        "| format | files | feedstock | reference | reference ÷ feedstock |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name in collect.KINDS:
+        timed = [result for result in results if result["format"] == name and "seconds" in result]
+        own, theirs = (sum(result[key] for result in timed) for key in ("seconds", "reference_seconds"))
+        if own > 0:
+            lines.append(f"| {name} | {len(timed):,} | {own:.2f} s | {theirs:.2f} s | {theirs / own:.1f} |")
     return lines
 
 
@@ -68,9 +89,14 @@ def measured(result: dict[str, Any]) -> str:
 
 
 def render(
-    results: list[dict[str, Any]], files: int, packages: list[collect.Package], explained: dict[str, str]
+    results: list[dict[str, Any]],
+    files: int,
+    packages: list[collect.Package],
+    explained: dict[str, str],
+    *,
+    are_timed: bool,
 ) -> str:
-    """Returns the page about the results of some of the packages' `files`."""
+    """Returns the page about the results of some of the packages' `files`; `are_timed`: with the decoders' times."""
     version = subprocess.run(["ffmpeg", "-version"], capture_output=True, text=True, check=True).stdout
     ffmpeg = re.match(r"ffmpeg version ([0-9.]+)", version)
     introduction = INTRODUCTION.format(
@@ -78,6 +104,7 @@ def render(
         surveyed=f"{len(results):,}",
         files=f"{files:,}",
         rest="" if len(results) == files else ", a sample",
+        times="" if are_timed else UNTIMED,
         pillow=PIL.__version__,
         sndfile=soundfile.__libsndfile_version__,
         ffmpeg=ffmpeg[1] if ffmpeg else "of an unknown version",
@@ -112,5 +139,7 @@ def render(
     warned = Counter(warning for result in results for warning in result.get("warnings", ()))
     lines += ["", "## Warnings about images", ""]
     lines += [f"- `{warning}`: {count}" for warning, count in sorted(warned.items())] or ["None."]
+    if are_timed:
+        lines += ["", "## Times", "", TIMED, *time_table(results)]
     lines += ["", "## By package", "", *table(by_package, "package")]
     return "\n".join(lines) + "\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,11 +56,28 @@ def image(path: Path) -> Decoded:
     return Decoded(values, 0, time.perf_counter() - started, f"Pillow {mode}")
 
 
-def audio(path: Path) -> Decoded:
-    """Decodes all channels of an audio clip: with soundfile, or else with ffmpeg if it is installed."""
+@contextlib.contextmanager
+def named(path: Path, extension: str) -> Iterator[Path]:
+    """Yields a path to the file that ends in `extension`."""
+    if path.suffix.lower() == extension:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder) / f"clip{extension}"
+        link.symlink_to(path.resolve())
+        yield link
+
+
+def audio(path: Path, file_format: str) -> Decoded:
+    """Decodes all channels of an audio clip: with soundfile, or else with ffmpeg if it is installed.
+
+    `file_format` is that of the content. libsndfile recognises some MP3s by their name only, so it gets every file
+    under a name with the extension of its format.
+    """
     started = time.perf_counter()
     try:
-        values, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        with named(path, f".{file_format}") as renamed:
+            values, rate = soundfile.read(renamed, dtype="float32", always_2d=True)
         return Decoded(values.T, rate, time.perf_counter() - started, "soundfile")
     except Exception as error:  # every way in which libsndfile rejects a file
         first = f"soundfile: {error}"

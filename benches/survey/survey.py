@@ -124,7 +124,7 @@ def judge(file_format: str, path: Path, feedstock: Feedstock) -> dict[str, Any]:
     kind = collect.KINDS[file_format]
     head, data = feedstock.decode(kind, path)
     try:
-        expected = getattr(reference, kind)(path)
+        expected = reference.image(path) if kind == "image" else reference.audio(path, file_format)
     except reference.RefusedError as error:
         verdict = "both_refuse" if "error" in head else "reference_refuses"
         return {"verdict": verdict, "error": head.get("error"), "reference_error": str(error)}
@@ -230,6 +230,11 @@ def main() -> int:
     parser.add_argument("--only", help="survey only packages whose name contains this text")
     parser.add_argument("--json", type=Path, help="also write all results to this file")
     parser.add_argument("--page", type=Path, help="also write the results as a page in Markdown to this file")
+    parser.add_argument(
+        "--times",
+        action="store_true",
+        help="show times on the page; for a program that was built with --release",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="files that are decoded at once (default 1)")
     parser.add_argument(
         "--max-seconds", type=float, help="begin no file after this time; the next run resumes"
@@ -246,7 +251,7 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.page:
-        options.page.write_text(page.render(results, files, packages, explained))
+        options.page.write_text(page.render(results, files, packages, explained, are_timed=options.times))
     return 0 if report(results, explained) else 1
 
 

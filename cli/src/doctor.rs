@@ -135,7 +135,8 @@ fn print_column(output: &mut Output, column: &ColumnReport) -> Outcome {
     for (name, kinds) in kinds {
         for (what, kind) in kinds {
             let examples = kind.examples.join(", ");
-            output.fact(name, format!("{} {what}: {examples} …", count(kind.samples)))?;
+            let more = if kind.samples > kind.examples.len() as u64 { " …" } else { "" };
+            output.fact(name, format!("{} {what}: {examples}{more}", count(kind.samples)))?;
         }
     }
     Ok(())

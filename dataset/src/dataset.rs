@@ -355,15 +355,16 @@ impl Dataset {
 
     /// Returns the audio clips, selected by the filters, whose codecs are certainly not decoded.
     ///
-    /// They are known if headers were read for durations when the catalog was built, and if the data set has one column of
-    /// audio. [`UnsupportedAudio::samples`] counts the samples of the whole catalog. `first` has only selected samples and is
-    /// not empty.
+    /// They are known from headers that were read when the catalog was built, with an [`AudioProbe`](crate::AudioProbe): all of
+    /// them if the data set has one column of audio and no durations, else some that are evenly spread (at most 1,000 audio
+    /// clips or 8 blocks a column). [`UnsupportedAudio::samples`] counts the samples of the whole catalog. `named` has only
+    /// selected samples and is not empty.
     pub fn unsupported_audio(&self) -> Vec<UnsupportedAudio> {
         let mut found = self.catalog().unsupported_audio();
         if let Some(selection) = self.selection() {
-            found.iter_mut().for_each(|codec| codec.first.retain(|sample| selection.contains(*sample)));
+            found.iter_mut().for_each(|codec| codec.named.retain(|sample| selection.contains(*sample)));
         }
-        found.retain(|codec| !codec.first.is_empty());
+        found.retain(|codec| !codec.named.is_empty());
         found
     }
 

@@ -63,6 +63,21 @@ impl ChainSpec {
         parse::ops(text).map(Self)
     }
 
+    /// Parses JSON, a list of objects, with errors that name the op and the parameter.
+    ///
+    /// ```
+    /// use feedstock_ops::ChainSpec;
+    ///
+    /// let error = ChainSpec::from_json(r#"[{"op": "decode_image"}, {"op": "horizontal_flip", "probability": "x"}]"#);
+    /// assert_eq!(error.unwrap_err().message(), r#"op 1 (horizontal_flip): `probability` must be a number; got "x""#);
+    /// ```
+    ///
+    /// # Errors
+    /// `BadConfig` for another form, an unknown op or parameter, a value of the wrong type, and a missing parameter.
+    pub fn from_json(text: &str) -> Result<Self> {
+        parse::ops_of_json(text).map(Self)
+    }
+
     /// Returns what its ops refer to, each once: the caller has to load it.
     ///
     /// ```

@@ -19,5 +19,5 @@ pub(crate) fn check_probability(probability: f64) -> Result<()> {
     if (0.0..=1.0).contains(&probability) {
         return Ok(());
     }
-    Err(Error::config(format!("probability {probability} is outside 0 … 1")))
+    Err(Error::config(format!("probability must be 0 … 1; got {probability}")))
 }

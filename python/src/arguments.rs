@@ -50,11 +50,11 @@ pub(crate) fn storage(settings: &Bound<'_, PyDict>) -> PyResult<StorageOptions> 
     for (key, value) in settings {
         let key: String = key.extract()?;
         match key.as_str() {
-            "anonymous" => options.anonymous = value.extract()?,
-            "path_style" => options.path_style = Some(value.extract()?),
+            "anonymous" => options.anonymous = flag(&value, &key)?,
+            "path_style" => options.path_style = Some(flag(&value, &key)?),
             "deadline" => options.deadline = seconds(&value, &key)?,
             "stall_timeout" => options.stall_timeout = seconds(&value, &key)?,
-            "hedge" => options.hedge = value.extract()?,
+            "hedge" => options.hedge = flag(&value, &key)?,
             "max_concurrency" => options.max_concurrency = Some(at_least_one(&value, &key)?),
             "readers" => options.readers = Some(at_least_one(&value, &key)?),
             "endpoint" | "region" => options = options.with(format!("aws_{key}"), setting(&value)?),
@@ -74,10 +74,21 @@ fn setting(value: &Bound<'_, PyAny>) -> PyResult<Secret> {
 
 fn at_least_one(value: &Bound<'_, PyAny>, name: &str) -> PyResult<NonZeroUsize> {
     let found: Option<NonZeroUsize> = value.extract().ok();
-    found.ok_or_else(|| config(value.py(), format!("{name} must be an integer >= 1; got {value}")))
+    found.ok_or_else(|| config(value.py(), format!("{name} must be an integer >= 1; got {}", shown(value))))
 }
 
 fn seconds(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(value.extract()?)
-        .map_err(|e| config(value.py(), format!("{name} of {value} s: {e}")))
+    let found = value.extract().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    found.ok_or_else(|| {
+        config(value.py(), format!("{name} must be a number of seconds >= 0; got {}", shown(value)))
+    })
+}
+
+fn flag(value: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
+    let found: Option<bool> = value.extract().ok();
+    found.ok_or_else(|| config(value.py(), format!("{name} must be True or False; got {}", shown(value))))
+}
+
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    value.repr().map_or_else(|_| "another object".to_owned(), |text| text.to_string())
 }

@@ -1,7 +1,7 @@
 //! The pipeline's settings, one method for each; `feedstock/_pipeline.py` keeps the recipe.
 
 use crate::arguments::{BatchSizes, rank_out_of_range};
-use crate::errors::{call, call_long, config, exception};
+use crate::errors::{call, call_long, config, exception, raise};
 use crate::fleet::Members;
 use crate::loader::Loader;
 use crate::process::Own;
@@ -19,7 +19,7 @@ pub(crate) struct Pipeline(Own<feedstock::Pipeline>);
 
 /// Parses a chain of ops from JSON.
 pub(crate) fn chain(ops: &str) -> PyResult<ChainSpec> {
-    serde_json::from_str(ops).map_err(|e| Python::attach(|py| config(py, format!("ops: {e}"))))
+    ChainSpec::from_json(ops).map_err(|error| Python::attach(|py| raise(py, &error)))
 }
 
 /// Parses a finish from JSON.

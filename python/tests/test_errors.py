@@ -26,6 +26,11 @@ OPS = (fs.decode_image(), fs.resize((8, 8)))
         ("widht", lambda data: data.map("image", *OPS).lengths_from("widht").batch(total=100)),
         ("imge", lambda data: data.columns(["imge"]).batch(10)),
         ("labl", lambda data: data.filter("labl = 0").batch(10)),
+        ("labl", lambda data: data.batch(10).nulls({"labl": -1})),
+        ("imge", lambda data: fs.Dataset.mix([(data, 1.0)]).map("imge", *OPS).batch(10)),
+        ("imge", lambda data: fs.Dataset.concat([data.named("a"), data.named("b")]).map("imge", *OPS)),
+        ("labl", lambda data: fs.Dataset.concat([data.named("a"), data.named("b")]).columns(["labl"])),
+        ("labl", lambda data: fs.Dataset.concat([data.named("a"), data.named("b")]).filter("labl = 0")),
     ],
 )
 def test_names_are_checked_before_anything_runs(
@@ -40,6 +45,23 @@ def test_a_misspelt_finish_is_found_by_the_loader(imagenet: Path) -> None:
     pipeline = fs.Dataset(imagenet).map("image", *OPS).batch(10)
     with pytest.raises(fs.ConfigError, match="imge"):
         pipeline.loader(device="cpu", finish={"imge": fs.finish_pictures("float32")})
+
+
+@pytest.mark.parametrize("labels", ["labl", "image_path"])
+def test_labels_to_be_mixed_are_found_by_the_loader(imagenet: Path, labels: str) -> None:
+    finish = fs.finish_pictures("float32", mix=fs.mixup_cutmix(labels=labels))
+    pipeline = fs.Dataset(imagenet).map("image", *OPS).batch(10)
+    with pytest.raises(fs.ConfigError, match=labels):
+        pipeline.loader(device="cpu", finish={"image": finish})
+
+
+def test_a_result_takes_no_other_columns_place(imagenet: Path) -> None:
+    """Its values would be missing in every batch."""
+    data = fs.Dataset(imagenet)
+    with pytest.raises(fs.ConfigError, match=r"'label', which already exists.*map\(\.\.\., output=\.\.\.\)"):
+        data.map("image", *OPS, output="label").batch(10).loader()
+    batch = next(iter(data.columns(["image"]).map("image", *OPS, output="label").batch(10).loader()))
+    assert batch["label"].shape == (10, 8, 8, 3)
 
 
 def _batch(**options: Any) -> Callable[[fs.Dataset], Any]:
@@ -65,7 +87,55 @@ def _batch(**options: Any) -> Callable[[fs.Dataset], Any]:
         (lambda data: data.batch(8).loader(device="gpu"), "device must be .*; got 'gpu'"),
         (
             lambda data: data.batch(8).on_error("skip", max_fraction=2.0).loader(),
-            "max_fraction must be 0.0 to 1.0; got 2",
+            "max_fraction must be 0.0 to 1.0; got 2.0",
+        ),
+        (_batch(total="long"), "total must be a finite number > 0; got 'long'"),
+        (_batch(total=-1), "total must be a finite number > 0; got -1"),
+        (lambda data: data.columns("image"), "columns must be a list of names; got 'image'"),
+        (lambda data: data.filter(5), "sql must be a string; got 5"),
+        (lambda data: data.map(1, *OPS), "column must be a string; got 1"),
+        (lambda data: data.map("image", *OPS, pad_value="x"), "pad_value must be a number; got 'x'"),
+        (lambda data: fs.Dataset.mix([(data, "x")]), "a weight must be a number; got 'x'"),
+        (lambda data: fs.Dataset.mix([data]), "parts must be pairs of a data set and its weight; got .*"),
+        (
+            lambda data: data.batch(8).options(deadline=-1),
+            "deadline must be a number of seconds >= 0 and < 2**63; got -1",
+        ),
+        (
+            lambda data: fs.Dataset(data.uri, storage={"deadline": "soon"}),
+            "deadline must be a number of seconds >= 0; got 'soon'",
+        ),
+        (
+            lambda data: fs.Dataset(data.uri, storage={"hedge": "no"}),
+            "hedge must be True or False; got 'no'",
+        ),
+        (
+            lambda data: fs.Dataset(data.uri, disk_cache="cache"),
+            "disk_cache must be a pair of a folder and its bytes; got 'cache'",
+        ),
+        (
+            lambda data: data.shuffle(seed=1, full=True, window=9),
+            "window has no effect with full=True; leave out one of them",
+        ),
+        (
+            lambda data: data.batch(8).loader(device="cpu", finish=["image"]),
+            r"finish must be a dict of columns and how they are finished; got \['image'\]",
+        ),
+        (
+            lambda data: data.batch(8).loader().load_state_dict(5),
+            "state_dict must have version 1, which this release reads; got version 5",
+        ),
+        (
+            lambda data: data.map("image", fs.decode_image(), fs.random_resized_crop("a")),
+            r"op 1 \(random_resized_crop\): `size` must be .*; got .*",
+        ),
+        (
+            lambda data: data.map("image", fs.decode_image(), fs.resize(8), fs.horizontal_flip(2)),
+            r"op 2 \(horizontal_flip\): probability must be 0 … 1; got 2",
+        ),
+        (
+            lambda _: fs.random_resized_crop(8, scale=(float("nan"), 1.0)),
+            "the parameters of random_resized_crop must be finite; got .*",
         ),
     ],
 )

@@ -534,6 +534,22 @@ def test_ranks_of_a_machine_share_its_cpus():
     assert least == 1
 
 
+def test_a_number_of_ranks_that_is_none_is_named(imagenet):
+    program = f"import feedstock as fs; next(iter(fs.Dataset({str(imagenet)!r}).batch(2).loader()))"
+    for ranks, is_named in [("0", True), ("all", True), ("1", False)]:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"LOCAL_WORLD_SIZE": ranks},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        message = (
+            f'LOCAL_WORLD_SIZE must be an integer >= 1, the number of ranks on this machine; got "{ranks}"'
+        )
+        assert done.stderr.count(message) == is_named, done.stderr
+
+
 def test_cpus_that_ray_assigned_count_above_one(monkeypatch):
     class Ray:
         cpus = 4.0

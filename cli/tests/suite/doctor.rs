@@ -28,7 +28,7 @@ fn doctor_counts_audio_clips_of_codecs_that_are_not_decoded() {
     let note = "2 audio clips are of the codec IMA ADPCM, which is not decoded: b.wav, c.wav";
     assert!(report["notes"].as_array().unwrap().contains(&note.into()), "{report}");
     let people = text(&place.run(&["doctor", &folder, "--quiet"]).stdout);
-    assert!(people.contains("not decoded    2 IMA ADPCM: b.wav, c.wav"), "{people}");
+    assert!(people.contains("not decoded    2 IMA ADPCM: b.wav, c.wav\n"), "{people}");
 }
 
 #[test]

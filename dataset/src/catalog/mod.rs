@@ -45,7 +45,7 @@ pub(crate) use units::{Parts, UnitStore, UnitStoreBuilder};
 pub use unsupported::UnsupportedAudio;
 pub(crate) use unsupported::UnsupportedTally;
 
-use crate::{BlockId, Extent, Result, SampleId};
+use crate::{BlockId, Error, ErrorKind, Extent, Result, SampleId};
 use arrow::datatypes::SchemaRef;
 use columns::Mapping;
 use feedstock_plan::DataHashes;
@@ -166,6 +166,15 @@ pub struct Catalog {
 }
 
 impl Catalog {
+    /// Returns a catalog that was shared while it was read.
+    ///
+    /// # Errors
+    /// `Bug` if it still is shared.
+    pub(crate) fn only_owner(catalog: Arc<Self>) -> Result<Self> {
+        Arc::try_unwrap(catalog)
+            .map_err(|_| Error::new(ErrorKind::Bug, "a catalog that was read is still in use"))
+    }
+
     /// Replaces the notes about the listing.
     pub(crate) fn renew_notes(&mut self, notes: Vec<String>) {
         let Some(stale) = self.listing_notes.filter(|&stale| stale <= self.notes.len()) else { return };

@@ -15,6 +15,7 @@
 //! requests a listing or a rebuild. It does not read tars again that an interrupted build has read (`format/finished.rs`),
 //! unless the caller requests a rebuild.
 
+use super::codecs::with_codecs;
 use super::durations;
 use super::options::OpenOptions;
 use super::place::place_in;
@@ -275,7 +276,8 @@ async fn build(
         probed: Probed::Nothing, // yet
         unsupported: Vec::new(), // yet
     };
-    durations::with_durations(catalog, options, &with).await
+    let (catalog, codecs) = durations::with_durations(catalog, options, &with).await?;
+    with_codecs(catalog, codecs, options, &with).await
 }
 
 /// Whether the stored catalog describes the objects that exist now. If they were listed, the catalog's notes about the

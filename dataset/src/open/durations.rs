@@ -27,7 +27,8 @@ use super::options::OpenOptions;
 use super::probe::{AudioProbe, Probe};
 use crate::catalog::columns::bug;
 use crate::catalog::{
-    Added, Catalog, Content, DURATION, Places, Probed, SampleChunk, SampleTable, UnsupportedTally,
+    Added, Catalog, Content, DURATION, Places, Probed, SampleChunk, SampleTable, UnsupportedAudio,
+    UnsupportedTally,
 };
 use crate::format::Cataloguing;
 use crate::{BlockId, BlockReader, Error, ErrorKind, ObjectRef, Result, Storage};
@@ -60,14 +61,14 @@ fn has_seconds(catalog: &Catalog) -> bool {
 }
 
 /// Read first, at the start of an audio clip: an MP3's first frames with their tags, a FLAC's or WAV's header.
-const HEAD_BYTES: u64 = 16 << 10;
+pub(super) const HEAD_BYTES: u64 = 16 << 10;
 /// Read next, in turn, while the duration is unknown. The first covers a cover image in front, or all of an Ogg of half a
 /// minute; the second several images, or all of an Ogg of a quarter of an hour.
 const LONGER_HEADS_BYTES: [u64; 2] = [256 << 10, 8 << 20];
 /// Maximum number of longer reads in memory at once: 8 × 8 MiB.
 const LONG_READS: usize = 8;
 /// Maximum number of runs of heads in memory at once; storage limits its own requests further.
-const HEAD_READS: usize = 64;
+pub(super) const HEAD_READS: usize = 64;
 /// Maximum number of heads in one tar that are requested together, and the maximum distance between them, since near ranges
 /// are read with the bytes in between: 64 audio clips of 32 KiB. All runs in memory hold at most 64 × 2 MiB.
 const RUN_CLIPS: usize = 64;
@@ -75,50 +76,45 @@ const RUN_BYTES: u64 = 2 << 20;
 /// The progress stage if more than a few KiB of each audio clip are read.
 const READING_ALL: &str = "reading all audio for its durations";
 /// Maximum number of blocks of columnar files in memory at once: 4 × 4 MiB.
-const BLOCK_READS: usize = 4;
+pub(super) const BLOCK_READS: usize = 4;
 
-/// Returns the catalog with a column `duration`, if audio lacks durations and headers may be read.
+/// Returns the catalog with a column `duration`, if audio lacks durations and headers may be read. If all headers were read for it,
+/// also returns the codecs that they name and that are not decoded.
 pub(crate) async fn with_durations(
     mut catalog: Catalog,
     options: &OpenOptions,
     with: &Cataloguing<'_>,
-) -> Result<Catalog> {
-    catalog.probed = Probed::Nothing;
-    let Some(probe) = options.audio_probe.as_ref().filter(|_| options.probes()) else {
-        return Ok(catalog);
+) -> Result<(Catalog, Option<Vec<UnsupportedAudio>>)> {
+    let Some(probe) = options.audio_probe.as_ref().filter(|_| options.probes() && !catalog.audio.is_empty())
+    else {
+        return Ok((catalog, None));
     };
-    if catalog.audio.is_empty() {
-        return Ok(catalog);
-    }
     let own = catalog.schema.index_of(DURATION).ok();
     let known = match (own, &catalog.content) {
         (None, _) => None,
         (Some(column), Content::Located(table)) => match incomplete(table, column)? {
             Some(known) => Some(known),
-            None => return Ok(catalog),
+            None => return Ok((catalog, None)),
         },
-        (Some(_), Content::Units { .. } | Content::Union(_)) => return Ok(catalog),
+        (Some(_), Content::Units { .. } | Content::Union(_)) => return Ok((catalog, None)),
     };
     let (seconds, unsupported) = match &catalog.content {
         Content::Located(table) => of_located(&catalog, table, known.as_ref(), probe, with).await?,
         Content::Units { .. } => {
-            let columns = catalog.audio.iter().map(|name| catalog.schema.index_of(name));
-            let columns = columns.collect::<Result<Vec<_>, _>>().map_err(bug)?;
+            let columns = catalog.audio_indices()?;
             let whole = Arc::new(catalog);
             let found = of_units(&whole, columns, probe, with).await?;
-            catalog = Arc::try_unwrap(whole)
-                .map_err(|_| Error::new(ErrorKind::Bug, "a catalog that was read is still in use"))?;
+            catalog = Catalog::only_owner(whole)?;
             found
         }
-        Content::Union(_) => return Ok(catalog), // its parts have theirs
+        Content::Union(_) => return Ok((catalog, None)), // its parts have theirs
     };
     catalog.probed = Probed::By(probe.version);
     // With several columns of audio, a run may decode another audio clip of the sample than the one that was read.
-    if let [column] = &catalog.audio[..] {
-        catalog.unsupported = unsupported.finish(column);
-    }
-    let notes: Vec<String> = catalog.unsupported.iter().map(|codec| codec.describe(&catalog)).collect();
-    catalog.notes.extend(notes);
+    let codecs = match (&known, &catalog.audio[..]) {
+        (None, [column]) => Some(unsupported.finish(column, None)),
+        _ => None,
+    };
     if seconds.null_count() > 0 {
         catalog.notes.push(format!(
             "{} of {} samples have a null duration: they have no audio clip, or its header does not state the duration",
@@ -130,7 +126,7 @@ pub(crate) async fn with_durations(
         (Some(column), Content::Located(table)) => *table = replaced(table, column, &seconds)?,
         _ => add(&mut catalog, seconds)?,
     }
-    Ok(catalog)
+    Ok((catalog, codecs))
 }
 
 /// Returns the data set's own durations, one a sample, if they are seconds and some are null. Numbers other than float64 stay

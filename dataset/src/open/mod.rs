@@ -1,6 +1,7 @@
-//! Opening a data set: the options, the durations, and the opened data set.
+//! Opening a data set: the options, what headers of audio clips state, and the opened data set.
 
 mod build;
+mod codecs;
 mod durations;
 mod opened;
 mod options;

@@ -80,7 +80,17 @@ impl AudioProbe {
     /// Reads the first bytes of an audio clip of `bytes` bytes.
     pub(crate) fn read(&self, head: &[u8], bytes: u64) -> Probe {
         let seconds = (self.read)(head, bytes).filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-        Probe { seconds, unsupported: self.unsupported.as_ref().and_then(|name| name(head)) }
+        Probe { seconds, unsupported: self.unsupported_in(head) }
+    }
+
+    /// Returns the codec that the first bytes of an audio clip name, if it is not decoded.
+    pub(crate) fn unsupported_in(&self, head: &[u8]) -> Option<&'static str> {
+        self.unsupported.as_ref().and_then(|name| name(head))
+    }
+
+    /// Whether it names codecs that are not decoded.
+    pub(crate) fn names_codecs(&self) -> bool {
+        self.unsupported.is_some()
     }
 }
 
@@ -102,7 +112,8 @@ pub enum Durations {
     /// copying it. The log states the amount; keep the catalog next to the data, so that it is read once.
     #[default]
     Auto,
-    /// Never: the catalog is built faster, without the column. For Parquet files that are neither filtered nor bucketed by
+    /// Never: the catalog is built faster, without the column. Only some headers are read, to name codecs that are not decoded
+    /// ([`Dataset::unsupported_audio`](crate::Dataset::unsupported_audio)). For Parquet files that are neither filtered nor bucketed by
     /// length.
     Never,
 }

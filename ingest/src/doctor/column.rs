@@ -115,7 +115,7 @@ impl ColumnReport {
             warnings: BTreeMap::new(),
             width: Tally::new(1.0),
             height: Tally::new(1.0),
-            seconds: Tally::new(0.01),
+            seconds: Tally::new(100.0),
             unusual: BTreeMap::new(),
         }
     }

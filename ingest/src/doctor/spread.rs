@@ -18,16 +18,16 @@ pub struct Spread {
     pub max: f64,
 }
 
-/// Counts of values, in steps of `unit`.
+/// Counts of values, in steps of 1 / `steps`.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
-    unit: f64,
+    steps: f64,
     counts: BTreeMap<u64, u64>,
 }
 
 impl Tally {
-    pub(super) fn new(unit: f64) -> Self {
-        Self { unit, counts: BTreeMap::new() }
+    pub(super) fn new(steps: f64) -> Self {
+        Self { steps, counts: BTreeMap::new() }
     }
 
     pub(super) fn add(&mut self, value: u64) {
@@ -43,7 +43,7 @@ impl Tally {
     /// Returns the spread; `None` where nothing was counted.
     pub(super) fn spread(&self) -> Option<Spread> {
         let samples: u64 = self.counts.values().sum();
-        let value = |value: &u64| *value as f64 * self.unit;
+        let value = |value: &u64| *value as f64 / self.steps;
         let at = |share: f64| {
             let mut left = (samples as f64 * share).ceil();
             let found = self.counts.iter().find(|(_, count)| {
@@ -63,14 +63,13 @@ mod tests {
 
     #[test]
     fn spreads_are_nearest_ranks() {
-        let mut tally = Tally::new(0.1);
+        let mut tally = Tally::new(100.0);
         assert_eq!(tally.spread(), None);
-        (1..=100).for_each(|value| tally.add(value));
+        (1..=300).for_each(|value| tally.add(value));
         let found = tally.spread().unwrap();
-        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
-        close(found.min, 0.1);
-        close(found.median, 5.0);
-        close(found.p99, 9.9);
-        close(found.max, 10.0);
+        // The nearest numbers: 201 × 0.01 would be 2.0100000000000002.
+        assert_eq!((found.min, found.median, found.p99, found.max), (0.01, 1.5, 2.97, 3.0));
+        (301..=402).for_each(|value| tally.add(value));
+        assert_eq!(tally.spread().unwrap().median, 2.01);
     }
 }

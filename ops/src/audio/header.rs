@@ -65,8 +65,9 @@ pub fn leading_tag_bytes(head: &[u8]) -> u64 {
 
 /// Raised when [`read_audio_header`] returns another duration for the same audio clip. Durations in stored catalogs are then
 /// read again, and with them the codecs that are not decoded: raise it also when [`unsupported_codec`](super::unsupported_codec)
-/// no longer names one. 2: AAC of the encoder FAAC is shorter by the encoder's delay.
-pub const AUDIO_HEADER_VERSION: u32 = 2;
+/// no longer names one. 2: AAC of the encoder FAAC is shorter by the encoder's delay. 3: MP3s whose encoder's delay and padding
+/// overlap have samples.
+pub const AUDIO_HEADER_VERSION: u32 = 3;
 
 /// Reads the header in `head`, the first bytes of an audio clip of `total_bytes`. Nothing is decoded.
 ///

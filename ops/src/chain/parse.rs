@@ -1,9 +1,9 @@
-//! The command line's form of a chain, read into the same JSON that [`Op`] deserialises from, so that both forms
-//! know the same ops, parameters and defaults.
+//! The two forms of a chain, JSON and the command line's. The latter is read into the same JSON that [`Op`] deserialises from,
+//! so that both forms know the same ops, parameters and defaults, and have the same errors.
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::op::Op;
 use crate::op::info::{self, OpInfo};
@@ -19,6 +19,27 @@ const QUOTES: [char; 2] = ['"', '\''];
 pub(super) fn ops(text: &str) -> Result<Vec<Op>> {
     let ops = split(text, ',').ok_or_else(|| Error::config(format!("`{text}`: a quotation has no end")))?;
     ops.into_iter().enumerate().map(|(index, op)| one(index, op.trim())).collect()
+}
+
+/// Reads the ops of a chain from JSON.
+///
+/// # Errors
+/// `BadConfig`, naming the op and the parameter.
+pub(super) fn ops_of_json(text: &str) -> Result<Vec<Op>> {
+    let ops: Vec<Map<String, Value>> = serde_json::from_str(text)
+        .map_err(|error| Error::config(format!("a chain must be a JSON list of objects: {error}")))?;
+    ops.into_iter().enumerate().map(|(index, op)| one_of_json(index, op)).collect()
+}
+
+fn one_of_json(index: usize, mut given: Map<String, Value>) -> Result<Op> {
+    let Some(Value::String(name)) = given.remove("op") else {
+        return Err(Error::config(format!("op {index}: its `op` must be the name of an op")));
+    };
+    let info = OpInfo::find(&name, &Op::all()).map_err(|why| Error::config(format!("op {index}: {why}")))?;
+    let wrong = |why: String| Error::config(format!("op {index} ({name}): {why}"));
+    given.keys().try_for_each(|key| info.check_parameter(key)).map_err(wrong)?;
+    let given: BTreeMap<&str, &Value> = given.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    read_explained(&name, &given, Value::clone).map_err(wrong)
 }
 
 /// Splits at `mark` outside quotations; `None` where one has no end.
@@ -86,20 +107,28 @@ fn one(index: usize, text: &str) -> Result<Op> {
             return Err(wrong(format!("`{key}` is given twice")));
         }
     }
-    read(name, &given).map_err(|refused| {
-        // The wrong value is refused for the same reason when it is the only one.
-        let culprit = given.iter().map(|(key, value)| (*key, *value)).find(|&(key, value)| {
-            read(name, &BTreeMap::from([(key, value)])).is_err_and(|alone| alone == refused)
-        });
-        wrong(info::explain(culprit, &refused))
-    })
+    read_explained(name, &given, value_of).map_err(wrong)
 }
 
-/// Reads the op with these parameters; the error is the message of `serde`.
-fn read(name: &str, given: &BTreeMap<&str, &str>) -> Result<Op, String> {
-    let fields = given.iter().map(|(key, value)| ((*key).to_owned(), value_of(value)));
-    let op = ("op".to_owned(), Value::from(name));
-    serde_json::from_value(Value::Object(fields.chain([op]).collect())).map_err(|error| error.to_string())
+/// Reads the op with these parameters; the error names the wrong one.
+fn read_explained<T: Copy + ToString>(
+    name: &str,
+    given: &BTreeMap<&str, T>,
+    value: impl Fn(T) -> Value,
+) -> Result<Op, String> {
+    let read = |given: &mut dyn Iterator<Item = (&str, T)>| -> Result<Op, String> {
+        let fields = given.map(|(key, given)| (key.to_owned(), value(given)));
+        let op = ("op".to_owned(), Value::from(name));
+        serde_json::from_value(Value::Object(fields.chain([op]).collect())).map_err(|error| error.to_string())
+    };
+    read(&mut given.iter().map(|(key, given)| (*key, *given))).map_err(|refused| {
+        // The wrong value is refused for the same reason when it is the only one.
+        let culprit = given.iter().map(|(key, given)| (*key, *given)).find(|&(key, given)| {
+            read(&mut std::iter::once((key, given))).is_err_and(|alone| alone == refused)
+        });
+        let shown = culprit.map(|(key, given)| (key, given.to_string()));
+        info::explain(shown.as_ref().map(|(key, given)| (*key, given.as_str())), &refused)
+    })
 }
 
 fn value_of(text: &str) -> Value {

@@ -149,7 +149,7 @@ impl Deferring {
     /// `BadConfig` where the chain does more than decode, cut out, resize and mirror.
     pub(super) fn new(stages: &Arc<Stages>, share: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&share) {
-            return Err(Error::config(format!("a share of images is from 0 to 1, not {share}")));
+            return Err(Error::config(format!("a share of images must be 0 … 1; got {share}")));
         }
         stages.check_deferrable()?;
         let output = TensorSpec::new(DType::U8, [0], Layout::T).ragged(0);

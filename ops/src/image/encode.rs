@@ -51,10 +51,10 @@ impl ShrinkImage {
     /// `BadConfig`, naming the value and its range.
     pub fn check(&self) -> Result<()> {
         if !(1..=MAX_SIDE).contains(&self.max_side) {
-            return Err(Error::config(format!("max_side is {}, outside 1 … {MAX_SIDE}", self.max_side)));
+            return Err(Error::config(format!("max_side must be 1 … {MAX_SIDE}; got {}", self.max_side)));
         }
         if !(1..=100).contains(&self.quality) {
-            return Err(Error::config(format!("JPEG quality is {}, outside 1 … 100", self.quality)));
+            return Err(Error::config(format!("the JPEG quality must be 1 … 100; got {}", self.quality)));
         }
         Ok(())
     }

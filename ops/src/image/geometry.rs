@@ -70,7 +70,7 @@ impl Size {
             return Ok(());
         }
         Err(Error::config(format!(
-            "size {}×{} (height × width) is outside 1 … {MAX_SIDE}",
+            "size must be 1 … {MAX_SIDE} pixels on each side; got {}×{} (height × width)",
             self.height, self.width
         )))
     }

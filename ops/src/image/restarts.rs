@@ -74,7 +74,7 @@ impl RestartMarkers {
     /// `BadConfig` for 0.
     pub fn new(interval: u16) -> Result<Self> {
         if interval == 0 {
-            return Err(Error::config("restart_interval is 0, outside 1 … 65535 MCUs"));
+            return Err(Error::config("restart_interval must be 1 … 65535 MCUs; got 0"));
         }
         let handle = Handle::new(tj::TJINIT_TJINIT_TRANSFORM)?;
         handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS.cast_signed())?;

@@ -64,8 +64,14 @@ fn mistakes_are_named() {
         ("decode_image", "fixed output size"),
         ("decode_image,resize:256", "fixed output size"),
         ("decode_image,decode_image,center_crop:8", "op 1 (decode_image)"),
-        ("decode_image,center_crop:0", "op 1 (center_crop): size 0×0"),
-        ("decode_image,center_crop:8,horizontal_flip:1.5", "op 2 (horizontal_flip): probability 1.5"),
+        (
+            "decode_image,center_crop:0",
+            "op 1 (center_crop): size must be 1 … 32768 pixels on each side; got 0×0",
+        ),
+        (
+            "decode_image,center_crop:8,horizontal_flip:1.5",
+            "op 2 (horizontal_flip): probability must be 0 … 1; got 1.5",
+        ),
         ("decode_image,center_crop:8,normalize,center_crop:4", "op 3 (center_crop): works on bytes"),
         ("decode_image,center_crop:8,normalize,normalize", "op 3 (normalize): comes once"),
         ("decode_image,center_crop:8,normalize,to_f32", "op 3 (to_f32)"),
@@ -89,6 +95,24 @@ fn mistakes_are_named() {
         let error = Chain::parse(text).expect_err(text);
         assert_eq!(error.kind(), ErrorKind::BadConfig, "{text}");
         assert!(error.message().contains(words), "{text}: {error}");
+    }
+    for (json, words) in [
+        (r#"{"op": "decode_image"}"#, "a chain must be a JSON list of objects"),
+        (r#"[{"size": 8}]"#, "op 0: its `op` must be the name of an op"),
+        (r#"[{"op": "centre_crop"}]"#, "`centre_crop` is not an op (did you mean center_crop?)"),
+        (
+            r#"[{"op": "decode_image", "max_pixel": 8}]"#,
+            "`max_pixel` is not a parameter (did you mean max_pixels?)",
+        ),
+        (
+            r#"[{"op": "decode_image", "max_pixels": 0.5}]"#,
+            "op 0 (decode_image): `max_pixels` must be an integer",
+        ),
+        (r#"[{"op": "center_crop"}]"#, "op 0 (center_crop): `size` is missing"),
+    ] {
+        let error = ChainSpec::from_json(json).expect_err(json);
+        assert_eq!(error.kind(), ErrorKind::BadConfig, "{json}");
+        assert!(error.message().contains(words), "{json}: {error}");
     }
 }
 

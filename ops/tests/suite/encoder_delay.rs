@@ -1,4 +1,4 @@
-//! Audio clips of the AAC encoder FAAC begin after its delay, as in ffmpeg.
+//! Audio clips begin after the delay of their encoder: those of FAAC (AAC) and LAME (MP3), as in ffmpeg.
 
 use crate::hostile::m4a_of_packets;
 use crate::support::golden;
@@ -97,4 +97,43 @@ fn a_length_is_exact_only_if_the_first_packet_was_read() {
     assert_eq!((cut.samples, cut.exact), (Some(samples), false));
     let read = header(&clip, audio_at + 512);
     assert_eq!((read.samples, read.exact), (Some(samples - 1024), true));
+}
+
+/// The bytes of the frames of `48k_mono_64.mp3`: its tag, then audio.
+const MP3_FRAME_BYTES: usize = 192;
+
+/// Returns the tag and the first `frames` frames of an MP3, with this encoder's delay and padding.
+fn mp3_of(frames: u8, gaps: Option<(u32, u32)>) -> Vec<u8> {
+    let mut clip = golden("audio/48k_mono_64.mp3");
+    clip.truncate(MP3_FRAME_BYTES * (usize::from(frames) + 1));
+    let place = |name: &[u8]| clip.windows(name.len()).position(|bytes| bytes == name).unwrap();
+    let (count_at, encoder_at) = (place(b"Info") + 8, place(b"LAME"));
+    clip[count_at..count_at + 4].copy_from_slice(&u32::from(frames).to_be_bytes());
+    match gaps {
+        Some((delay, padding)) => {
+            let packed = (delay << 12 | padding).to_be_bytes();
+            clip[encoder_at + 21..encoder_at + 24].copy_from_slice(&packed[1..]);
+        }
+        None => clip[encoder_at] = b'x',
+    }
+    clip
+}
+
+/// The ranges are those of ffmpeg 5.1. libsndfile refuses all but the third, whose delay and padding do not overlap.
+#[test]
+fn delay_and_padding_that_overlap_leave_what_ffmpeg_leaves() {
+    let strict = DecodeAudio::new().max_lost_share(0.0);
+    let samples = |clip: &[u8]| decode_mono(clip, &strict).map(|(_, samples)| samples);
+    for (frames, delay, padding, kept) in
+        [(3, 1105, 2485, 1152..1500), (2, 576, 1729, 1105..1152), (3, 1105, 2000, 1634..1985)]
+    {
+        let plain = samples(&mp3_of(frames, None)).unwrap();
+        let clip = mp3_of(frames, Some((delay, padding)));
+        assert!(samples(&clip).unwrap() == plain[kept.clone()], "{delay} and {padding}");
+        let header = read_audio_header(&clip, clip.len() as u64).unwrap();
+        assert_eq!((header.samples, header.exact), (Some(kept.len() as u64), true), "{delay} and {padding}");
+    }
+    for (delay, padding) in [(700, 2833), (1105, 4000)] {
+        samples(&mp3_of(3, Some((delay, padding)))).unwrap_err(); // ffmpeg returns nothing
+    }
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from feedstock.errors import ConfigError
@@ -36,6 +37,36 @@ def real(name: str, value: Any, bounds: str, holds: Callable[[float], bool]) -> 
     raise ConfigError(f"{name} must be {bounds}; got {value!r}")
 
 
+def text(name: str, value: Any) -> str:
+    """Returns ``value`` if it is a string."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a string; got {value!r}")
+    return value
+
+
+def column_names(name: str, value: Any) -> list[str]:
+    """Returns ``value`` as a list if it is a list, or another iterable except a string, of strings."""
+    found = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
+    if found is None or not all(isinstance(one, str) for one in found):
+        raise ConfigError(f"{name} must be a list of names; got {value!r}")
+    return found
+
+
+def number(name: str, value: Any) -> float:
+    """Returns ``value`` as a float if it is a number."""
+    return real(name, value, "a number", lambda _: True)
+
+
+def positive(name: str, value: Any) -> float:
+    """Returns ``value`` as a float if it is a finite number above 0."""
+    return real(name, value, "a finite number > 0", lambda number: 0.0 < number < math.inf)
+
+
+def seconds(name: str, value: Any) -> float:
+    """Returns ``value`` as a float if it is a duration in seconds."""
+    return real(name, value, "a number of seconds >= 0 and < 2**63", lambda number: 0.0 <= number < 2**63)
+
+
 def one_of(name: str, value: Any, choices: Collection[Any]) -> None:
     """Checks that ``value`` is one of ``choices``."""
     if value not in choices:
@@ -61,15 +92,15 @@ def batch_sizes(
     *,
     batch_size: Any = None,
     global_batch_size: Any = None,
-    total: float | None = None,
-    global_total: float | None = None,
+    total: Any = None,
+    global_total: Any = None,
     max_rows: Any = None,
 ) -> dict[str, float | None]:
     """Returns the arguments that describe a batch size as the native module takes them, rows checked."""
     return {
         "batch_size": whole_or_none("batch_size", batch_size, 1),
         "global_batch_size": whole_or_none("global_batch_size", global_batch_size, 1),
-        "total": total,
-        "global_total": global_total,
+        "total": None if total is None else positive("total", total),
+        "global_total": None if global_total is None else positive("global_total", global_total),
         "max_rows": whole_or_none("max_rows", max_rows, 1),
     }

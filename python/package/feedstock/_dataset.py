@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec
 
 from feedstock import _feedstock
-from feedstock._check import folders, one_of, whole, whole_or_none
+from feedstock._check import column_names, folders, number, one_of, text, whole, whole_or_none
 from feedstock._pipeline import Pipeline
 from feedstock.errors import ConfigError
 
@@ -121,12 +121,12 @@ class Dataset:
             "layout": layout,
             "split": split,
             "durations": durations,
-            "storage": dict(storage or {}),
+            "storage": _settings(storage),
             "catalog": catalog if catalog in (None, "beside", "memory") else os.path.abspath(catalog),
             "catalogs_from": folders("catalogs_from", catalogs_from),
             "check": check,
             "rebuild": rebuild,
-            "disk_cache": None if disk_cache is None else (os.path.abspath(disk_cache[0]), disk_cache[1]),
+            "disk_cache": None if disk_cache is None else _disk_cache(disk_cache),
             "block_bytes": whole_or_none("block_bytes", block_bytes, 1),
             "bad_shards": bad_shards,
         }
@@ -172,8 +172,12 @@ class Dataset:
             (768, 256)
         """
         parts = list(parts)
+        for part in parts:
+            if not (isinstance(part, (tuple, list)) and len(part) == 2 and isinstance(part[0], Dataset)):
+                raise ConfigError(f"parts must be pairs of a data set and its weight; got {part!r}")
         one_of("stop", stop, ("first_exhausted", "all_exhausted", "never"))
-        native = _feedstock.Dataset.mix([(part._native, float(weight)) for part, weight in parts], stop)
+        weighted = [(part._native, number("a weight", weight)) for part, weight in parts]
+        native = _feedstock.Dataset.mix(weighted, stop)
         return cls._made(native, ("mix", parts, stop))
 
     @classmethod
@@ -226,15 +230,16 @@ class Dataset:
         Raises:
             ConfigError: The expression is not valid.
         """
-        return self._made(self._native.filter(sql), ("filter", self, sql))
+        return self._made(self._native.filter(text("sql", sql)), ("filter", self, sql))
 
     def columns(self, names: Sequence[str]) -> Dataset:
         """Keeps only these columns, in this order. Other columns are not read."""
-        return self._made(self._native.columns(list(names)), ("columns", self, list(names)))
+        chosen = column_names("columns", names)
+        return self._made(self._native.columns(chosen), ("columns", self, chosen))
 
     def named(self, name: str) -> Dataset:
         """Names the data set in the column ``dataset`` of a mix or a concatenation; default: its URI."""
-        return self._made(self._native.named(name), ("named", self, name))
+        return self._made(self._native.named(text("name", name)), ("named", self, name))
 
     def publish_catalog(self, folder: str | os.PathLike[str]) -> None:
         """Copies the stored catalog into a folder, local or in a bucket, for ``Dataset(catalogs_from=folder)``.
@@ -255,7 +260,7 @@ class Dataset:
         Returns:
             A table for ``pyarrow.table(result)`` or ``polars.DataFrame(result)``.
         """
-        return self._native.sql(query)
+        return self._native.sql(text("query", query))
 
     def doctor(
         self, samples: int | None = None, *, threads: int | None = None, listed: int = 100
@@ -315,6 +320,20 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset({self.uri!r}, {len(self)} samples)"
+
+
+def _settings(storage: Any) -> dict[str, Any]:
+    if storage is not None and not isinstance(storage, Mapping):
+        raise ConfigError(f"storage must be a dict of settings; got {storage!r}")
+    return dict(storage or {})
+
+
+def _disk_cache(given: Any) -> tuple[str, int]:
+    if not (
+        isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], (str, os.PathLike))
+    ):
+        raise ConfigError(f"disk_cache must be a pair of a folder and its bytes; got {given!r}")
+    return os.path.abspath(given[0]), whole("the bytes of disk_cache", given[1], 1)
 
 
 def _rebuild(step: str, *arguments: Any) -> Dataset:

@@ -271,7 +271,7 @@ class Loader:
             ConfigError: The state is of another order (data, filter, seed …); the message names the differences.
             GoneError: ``"remap"`` needs the former catalog, which this machine does not have.
         """
-        version = state_dict.get("version")
+        version = state_dict.get("version") if isinstance(state_dict, dict) else state_dict
         if version != _STATE_VERSION:
             raise ConfigError(
                 f"state_dict must have version {_STATE_VERSION}, which this release reads; got version {version!r}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from feedstock._check import batch_sizes, one_of, whole, whole_or_none
+from feedstock._check import batch_sizes, number, one_of, real, seconds, text, whole, whole_or_none
 from feedstock._loader import Loader
 from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
@@ -67,7 +67,8 @@ class Pipeline:
         Args:
             column: A column of encoded images, audio or text.
             *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined.
-            output: The name of the resulting tensor [rows, …]; default: ``column``.
+            output: The name of the resulting tensor [rows, …]; default: ``column``. It must not be the name of another
+                column that no map reads.
             pad_value: Variable-length rows (waveforms, features, tokens) are padded with this value to the longest of
                 the batch; default 0. The column ``<output>_length`` (int64 [rows]) has their lengths.
             key: Names the random numbers of this map. Maps with equal keys draw the same numbers for a sample, whatever
@@ -89,10 +90,10 @@ class Pipeline:
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
         return self._with(
             "map",
-            column=column,
-            output=output or column,
+            column=text("column", column),
+            output=column if output is None else text("output", output),
             ops=chain_json(ops),
-            pad_value=float(pad_value),
+            pad_value=number("pad_value", pad_value),
             key=key,
         )
 
@@ -153,6 +154,12 @@ class Pipeline:
                 multiple of the largest planned world size.
             full: ``True`` draws every sample independently, for storage with fast random reads; default ``False``.
         """
+        windowed = {"window": window, "shuffle_bytes": shuffle_bytes, "piece": piece}
+        given = [name for name, value in windowed.items() if value is not None]
+        if full and given:
+            raise ConfigError(f"{given[0]} has no effect with full=True; leave out one of them")
+        if window is not None and shuffle_bytes is not None:
+            raise ConfigError("window and shuffle_bytes both set the size of a window; leave out one of them")
         return self._with(
             "shuffle",
             kind="full" if full else "window",
@@ -177,11 +184,13 @@ class Pipeline:
             column: A numeric column of the catalog, such as ``"duration"``.
             window: Samples in a window; default: that of ``shuffle``.
         """
-        return self._with("bucket_by", column=column, window=whole_or_none("window", window, 1))
+        return self._with(
+            "bucket_by", column=text("column", column), window=whole_or_none("window", window, 1)
+        )
 
     def lengths_from(self, column: str) -> Pipeline:
         """Sets the numeric column of lengths for batches that a total bounds, if they are not bucketed."""
-        return self._with("lengths_from", column=column)
+        return self._with("lengths_from", column=text("column", column))
 
     def batch(
         self,
@@ -244,7 +253,8 @@ class Pipeline:
             (7, 1)
         """
         one_of("on_error", policy, ("raise", "skip"))
-        return self._with("on_error", policy=policy, max_fraction=max_fraction)
+        share = real("max_fraction", max_fraction, "0.0 to 1.0", lambda number: 0.0 <= number <= 1.0)
+        return self._with("on_error", policy=policy, max_fraction=share)
 
     def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Pipeline:
         """Sets what missing values become in columns of numbers or flags: the same form in every batch.
@@ -326,7 +336,7 @@ class Pipeline:
             "budget_bytes": whole_or_none("budget_bytes", budget_bytes),
             "prefetch_bytes": whole_or_none("prefetch_bytes", prefetch_bytes),
             "decoder_memory": whole_or_none("decoder_memory", decoder_memory),
-            "deadline": deadline,
+            "deadline": None if deadline is None else seconds("deadline", deadline),
         }
         given = {name: value for name, value in options.items() if value is not None}
         return self._with("options", **given) if given else self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from feedstock import _device
@@ -24,6 +25,8 @@ def check(options: LoaderOptions, *, has_functions: bool) -> None:
     """Raises ConfigError for options that contradict each other or the pipeline."""
     one_of("output", options["output"], _OUTPUTS)
     finish = options["finish"] or {}
+    if not isinstance(finish, Mapping) or not all(hasattr(how, "to_json") for how in finish.values()):
+        raise ConfigError(f"finish must be a dict of columns and how they are finished; got {finish!r}")
     if options["device"] is None and needs_device(options):
         raise ConfigError(
             'finish, depth, static and nvjpeg need a device: device="cuda", or "cpu" to finish in host memory'

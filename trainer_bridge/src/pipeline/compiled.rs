@@ -153,10 +153,18 @@ impl Pipeline {
             })?;
             columns.push(Column { name: map.output.clone(), spec, fill, is_deferred: false });
         }
+        let reader = self.recipe.dataset.block_reader(); // reads only the chosen columns
+        let is_read = |name: &str| maps.iter().any(|map| map.column == name);
+        for Map { output, column, .. } in &maps {
+            if output != column && !is_read(output) && reader.schema().field_with_name(output).is_ok() {
+                return Err(config(format!(
+                    "the result of '{column}' goes into the column '{output}', which already exists; give the result another \
+                     name with map_as, or leave that column out with Dataset::columns"
+                )));
+            }
+        }
         let taken = |name: &str| {
-            let reader = self.recipe.dataset.block_reader(); // reads only the chosen columns
-            let schema = reader.schema();
-            maps.iter().any(|map| map.output == name) || schema.field_with_name(name).is_ok()
+            maps.iter().any(|map| map.output == name) || reader.schema().field_with_name(name).is_ok()
         };
         for column in columns.iter().filter(|column| column.spec.is_ragged()) {
             let lengths = length_column(&column.name);

@@ -1,8 +1,8 @@
 //! Audio clips that cannot be decoded, in an unpacked Common Voice archive. Each is named, or replaced and listed. Nothing is
 //! lost or repeated, and nothing hangs.
 
-use crate::common::open_split;
 use crate::common::speech::wav;
+use crate::common::{open, open_split};
 use feedstock_dataset::{Rank, Shuffle};
 use feedstock_ops::{decode_audio, log_mel, resample};
 use feedstock_trainer_bridge::{BatchSize, Dataset, ErrorKind, OnError, Pipeline};
@@ -205,4 +205,27 @@ fn codecs_that_are_not_decoded_are_named_before_a_run() {
     assert!(error.to_string().contains("second.wav") && !error.to_string().contains("first.wav"), "{error}");
     let none = alone.filter("path NOT LIKE '%.wav'").unwrap();
     assert!(pipeline(none).rank(Rank::new(0, 1)).start().unwrap().all(|batch| batch.is_ok()));
+}
+
+#[test]
+fn codecs_are_named_where_the_data_set_states_its_durations() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("good.mp3"), mp3()).unwrap();
+    std::fs::write(dir.path().join("bad.wav"), adpcm()).unwrap();
+    let list = dir.path().join("list.csv");
+    std::fs::write(&list, "audio,duration\ngood.mp3,1\nbad.wav,0.5\n").unwrap();
+    let start =
+        |dataset: Dataset| pipeline(dataset).batch(BatchSize::global(1)).rank(Rank::new(0, 1)).start();
+    let all = open(&list);
+    let good = all.clone().filter("duration = 1").unwrap();
+    let both =
+        |part: &Dataset| Dataset::concat(vec![part.clone().named("a"), part.clone().named("b")]).unwrap();
+    for dataset in [all.clone(), both(&all)] {
+        let error = start(dataset).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+        assert!(error.message().contains("IMA ADPCM (") && error.message().contains("bad.wav"), "{error}");
+    }
+    for dataset in [good.clone(), both(&good)] {
+        assert!(start(dataset).unwrap().all(|batch| batch.is_ok()));
+    }
 }

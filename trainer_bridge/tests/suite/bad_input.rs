@@ -43,6 +43,20 @@ fn a_misspelt_column_is_found_before_anything_runs() {
 }
 
 #[test]
+fn a_result_that_would_hide_another_column_is_found_before_anything_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 8);
+    let data = open(dir.path());
+    let ops =
+        || feedstock_ops::ChainSpec::from([feedstock_ops::decode_image(), feedstock_ops::resize([8, 8])]);
+    let start = |pipeline: Pipeline| pipeline.batch(BatchSize::global(4)).rank(Rank::new(0, 1)).start();
+    let error = start(data.clone().map_as("image", "label", ops())).unwrap_err();
+    says(&error, &["'image'", "'label', which already exists", "map_as"]);
+    let mut alone = start(data.columns(&["image"]).unwrap().map_as("image", "label", ops())).unwrap();
+    assert_eq!(alone.next().unwrap().unwrap()["label"].shape(), [4, 8, 8, 3]);
+}
+
+#[test]
 fn a_bad_picture_is_skipped_where_no_column_rides_along() {
     let dir = tempfile::tempdir().unwrap();
     write_with(dir.path(), &jpegs(20), &[(7, Some(b"no image".to_vec()))]);

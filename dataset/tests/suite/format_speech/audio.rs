@@ -109,12 +109,17 @@ async fn several_kinds_of_audio_keep_their_names() {
 
 /// `audio: struct<bytes, path, sampling_rate>`, as older `datasets` wrote it.
 pub(super) fn hf_audio(clips: std::ops::Range<u64>) -> RecordBatch {
+    hf_audio_of(clips, |i| 0.5 + i as f64)
+}
+
+/// Returns the same with audio clips of these seconds.
+pub(super) fn hf_audio_of(clips: std::ops::Range<u64>, seconds: impl Fn(u64) -> f64) -> RecordBatch {
     let children = Fields::from(vec![
         Field::new("bytes", DataType::Binary, true),
         Field::new("path", DataType::Utf8, true),
         Field::new("sampling_rate", DataType::Int64, true),
     ]);
-    let bytes: Vec<Vec<u8>> = clips.clone().map(|i| clip(i, 0.5 + i as f64)).collect();
+    let bytes: Vec<Vec<u8>> = clips.clone().map(|i| clip(i, seconds(i))).collect();
     let audio = StructArray::new(
         children.clone(),
         vec![

@@ -308,7 +308,7 @@ async fn codecs_that_are_not_decoded_are_counted_and_stored() {
         let found = dataset.unsupported_audio();
         let [alac] = &found[..] else { panic!("{layout}: {found:?}") };
         assert_eq!((alac.codec.as_str(), alac.samples), ("ALAC", short), "{layout}");
-        assert!(short > 0 && short < 50 && alac.first.len() as u64 == short, "{layout}: {alac:?}");
+        assert!(short > 0 && short < 50 && alac.named.len() as u64 == short, "{layout}: {alac:?}");
         let before = asked.load(Ordering::Relaxed);
         let stored = open().await;
         assert_eq!((stored.unsupported_audio(), asked.load(Ordering::Relaxed)), (found, before), "{layout}");

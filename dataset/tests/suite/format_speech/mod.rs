@@ -4,6 +4,7 @@ mod archives;
 mod audio;
 mod bad_tables;
 mod clips;
+mod codecs;
 mod durations;
 mod hf_tars;
 

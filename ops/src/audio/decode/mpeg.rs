@@ -132,14 +132,23 @@ impl Tag {
     }
 
     /// Returns the samples that ffmpeg and LAME's decoder leave out.
+    ///
+    /// In audio clips of very few frames, delay and padding may leave nothing. ffmpeg then ends the delay at the frame in which
+    /// the padding begins; if that is the first frame, it keeps that frame's padding.
     pub(crate) fn trim(&self, samples_per_frame: u32) -> Trim {
         let Some((delay, padding)) = self.gaps else { return Trim::default() };
         let start = u64::from(delay) + DECODER_DELAY;
-        let end = self.frames.map_or(0..0, |frames| {
-            let end = u64::from(frames) * u64::from(samples_per_frame);
-            end - u64::from(padding).saturating_sub(DECODER_DELAY).min(end)..end
-        });
-        Trim { start, end }
+        let Some(frames) = self.frames else { return Trim { start, end: 0..0 } };
+        let per_frame = u64::from(samples_per_frame);
+        let end = u64::from(frames) * per_frame;
+        let padding_at = end - u64::from(padding).saturating_sub(DECODER_DELAY).min(end);
+        if start < padding_at {
+            Trim { start, end: padding_at..end }
+        } else if padding_at < per_frame {
+            Trim { start, end: per_frame.min(end)..end }
+        } else {
+            Trim { start: padding_at - padding_at % per_frame, end: padding_at..end }
+        }
     }
 }
 

@@ -153,7 +153,7 @@ impl SpecAugment {
             )));
         }
         if !(0.0..=1.0).contains(&self.time_share) {
-            return Err(Error::config(format!("time_share {} is outside 0 … 1", self.time_share)));
+            return Err(Error::config(format!("time_share must be 0 … 1; got {}", self.time_share)));
         }
         match self.value {
             MaskValue::Constant(value) if !value.is_finite() => {

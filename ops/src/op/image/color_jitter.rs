@@ -86,14 +86,14 @@ impl ColorJitter {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        for (name, value, most) in [
-            ("brightness", self.brightness, f64::MAX),
-            ("contrast", self.contrast, f64::MAX),
-            ("saturation", self.saturation, f64::MAX),
-            ("hue", self.hue, 0.5),
+        for (name, value, most, bounds) in [
+            ("brightness", self.brightness, f64::MAX, "a finite number >= 0"),
+            ("contrast", self.contrast, f64::MAX, "a finite number >= 0"),
+            ("saturation", self.saturation, f64::MAX, "a finite number >= 0"),
+            ("hue", self.hue, 0.5, "0 … 0.5"),
         ] {
             if !(0.0..=most).contains(&value) {
-                return Err(Error::config(format!("{name} {value} is outside 0 … {most}")));
+                return Err(Error::config(format!("{name} must be {bounds}; got {value}")));
             }
         }
         Ok(())

@@ -65,7 +65,7 @@ impl TrivialAugment {
         if (2..=1024).contains(&self.num_magnitude_bins) {
             return Ok(());
         }
-        Err(Error::config(format!("num_magnitude_bins {} is outside 2 … 1024", self.num_magnitude_bins)))
+        Err(Error::config(format!("num_magnitude_bins must be 2 … 1024; got {}", self.num_magnitude_bins)))
     }
 }
 

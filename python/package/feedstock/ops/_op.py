@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from feedstock import _feedstock
+from feedstock.errors import ConfigError
 
 
 class Op:
@@ -20,7 +21,10 @@ class Op:
 
     def __init__(self, name: str, **parameters: Any) -> None:
         given = {key: value for key, value in parameters.items() if value is not None}
-        self._json = json.dumps({"op": name, **given}, default=_plain)
+        try:
+            self._json = json.dumps({"op": name, **given}, default=_plain, allow_nan=False)
+        except ValueError:
+            raise ConfigError(f"the parameters of {name} must be finite; got {given}") from None
 
     @classmethod
     def from_json(cls, text: str) -> Op:

@@ -90,12 +90,12 @@ impl MixupCutmix {
         let bad = |message: String| Err(Error::new(ErrorKind::BadConfig, format!("mix: {message}")));
         for (name, alpha) in alphas {
             if alpha != 0.0 && !(LEAST_ALPHA..=1e6).contains(&alpha) {
-                return bad(format!("{name} {alpha} must be 0 or from {LEAST_ALPHA} to 1e6"));
+                return bad(format!("{name} must be 0 or from {LEAST_ALPHA} to 1e6; got {alpha}"));
             }
         }
         for (name, share) in shares {
             if !(0.0..=1.0).contains(&share) {
-                return bad(format!("{name} {share} is outside 0 … 1"));
+                return bad(format!("{name} must be 0 … 1; got {share}"));
             }
         }
         if self.mixup_alpha == 0.0 && self.cutmix_alpha == 0.0 {

@@ -236,7 +236,7 @@ impl PictureFinish {
     ) -> Result<CompiledPicture> {
         self.normalize.check()?;
         if !(0.0..=1.0).contains(&self.flip) {
-            let message = format!("finish of '{column}': flip {} is outside 0 … 1", self.flip);
+            let message = format!("finish of '{column}': flip must be 0 … 1; got {}", self.flip);
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         let (scale, bias) = self.normalize.scale_and_bias();
