@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(began.elapsed().as_millis(), 8_000);
     }
 
-    /// Nobody has taken a turn ahead at the old rate.
+    /// No caller has taken a turn ahead at the old rate.
     #[tokio::test(start_paused = true)]
     async fn a_lower_rate_applies_to_callers_that_wait_already() {
         let (limiter, ms) = (self::limiter(256), Duration::from_millis(1));
