@@ -15,6 +15,7 @@ use super::fetch::blocking;
 use super::journal::Journal;
 use super::key_ranges::{Key, KeyRanges, Next, Unordered};
 use super::key_span::{KeySpan, rest};
+use super::latencies::Kind;
 use super::listed_part::{self, Listed};
 use super::retry::{Ended, within};
 use super::seen::Seen;
@@ -312,7 +313,8 @@ impl Store {
         options: &PaginatedListOptions,
     ) -> Result<PaginatedListResult, Ended> {
         let prefix = Some(prefix).filter(|prefix| !prefix.is_empty());
-        self.until_done(|_| within(self.stall(), pages.list_paginated(prefix, options.clone()))).await
+        let list = || within(self.stall(), pages.list_paginated(prefix, options.clone()));
+        self.until_answered(Kind::Page, list).await
     }
 
     /// Azure's listings from a key need a protocol version that object_store does not support. Its hierarchical containers,

@@ -11,6 +11,7 @@
 
 use super::failure::Fault;
 use super::hedge::Hedged;
+use super::latencies::Kind;
 use super::object::ObjectRef;
 use super::pace::{Limits, Pace};
 use super::progress::Progress;
@@ -201,7 +202,7 @@ async fn request(
         let missing = partial.missing();
         let options = GetOptions { range: range.map(GetRange::Bounded), ..with.conditions.clone() };
         let get = || within(with.limits.stall, asked.remote.objects.get_opts(asked.path, options.clone()));
-        with.hedged.first(missing.end - missing.start, get).await
+        with.hedged.first(Kind::Range(missing.end - missing.start), get).await
     };
     if !partial.is_whole {
         return ask(Some(partial.missing())).await;

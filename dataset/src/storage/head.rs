@@ -6,6 +6,7 @@
 use super::failure::Fault;
 use super::failure::Verdict;
 use super::fetch::{blocking, path};
+use super::latencies::Kind;
 use super::local;
 use super::object::ObjectRef;
 use super::observe::status;
@@ -39,7 +40,7 @@ impl Store {
                 .await
                 .map(|file| file.at(at)),
             Backend::Remote(remote) => self
-                .until_done(|_| self.ask_for(remote, at))
+                .until_answered(Kind::Head, || self.ask_for(remote, at))
                 .await
                 .map(|meta| ObjectRef { uri: at.uri_of(&at.key), size: meta.size, etag: version(&meta) }),
         }

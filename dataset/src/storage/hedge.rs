@@ -1,11 +1,11 @@
-//! Hedged reads: if the first byte of an answer is late, a second request goes out on another connection.
+//! Hedged requests: if an answer is late, a second request goes out on another connection.
 //!
 //! ```text
 //! request 1  ─────────────────────────── · · · ✕   lost, or slow: dropped once request 2 is answered
 //! request 2           └ late ──▶ answer ▶ body      the same range of the same version
 //! ```
-//! [`Latencies`] learns from the store's own answers when one is late. At most one request in 50 is made twice, in addition to the
-//! first few. A hedge waits for that allowance and for a permit, so the store's limit on concurrent requests holds. It has the
+//! A read is late if its first byte is, a HEAD request or a page of a listing if the whole answer is. [`Latencies`] learns from the
+//! store's own answers when one is late. Of all requests, at most one in 50 is made twice, in addition to the first few. A hedge waits for that allowance and for a permit, so the store's limit on concurrent requests holds. It has the
 //! next permit that is free: the request that it replaces was first in line before. If a hedge is late too, or fails, another one
 //! follows after twice the time, up to [`HEDGES_MAX`].
 //!
@@ -16,7 +16,7 @@
 
 use super::aimd::Event;
 use super::failure::{Fault, Verdict};
-use super::latencies::Latencies;
+use super::latencies::{Kind, Latencies};
 use super::limiter::{Limiter, Permit};
 use super::observe::{Answer, note, observed};
 use super::retry::Counters;
@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
-/// Hundredths of a hedge that an answered read earns.
+/// Hundredths of a hedge that an answered request earns.
 const EARNED: u32 = 2;
 const HEDGE: u32 = 100;
 /// Hedges that may be saved up, and that a new store begins with.
@@ -36,7 +36,7 @@ const SAVED: u32 = 4 * HEDGE;
 /// Hedges of one request. With one request in 10,000 lost, all three are lost once in 10¹² requests.
 const HEDGES_MAX: u32 = 2;
 
-/// When reads of one store are made twice.
+/// When requests to one store are made twice.
 pub(crate) struct Hedging {
     is_on: bool,
     latencies: Mutex<Latencies>,
@@ -77,7 +77,7 @@ impl Hedging {
     }
 }
 
-/// One of the requests for a range.
+/// One of the requests for the same.
 struct Entrant {
     began: Instant,
     /// When it began, on the limiter's clock.
@@ -105,15 +105,15 @@ impl Entrant {
 }
 
 impl Hedged<'_> {
-    /// Returns the first answer to `request`, which asks for `bytes` bytes and may be made several times.
-    pub(super) async fn first<T, F>(&self, bytes: u64, request: impl Fn() -> F) -> Result<T, Fault>
+    /// Returns the first answer to `request`, which may be made several times.
+    pub(super) async fn first<T, F>(&self, kind: Kind, request: impl Fn() -> F) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Fault>>,
     {
         if !self.hedging.is_on {
             return request().await;
         }
-        let ended = self.race(bytes, request).await;
+        let ended = self.race(kind, request).await;
         note(ended.answer);
         if ended.result.is_ok() {
             self.hedging.earn();
@@ -121,11 +121,11 @@ impl Hedged<'_> {
         ended.result
     }
 
-    async fn race<T, F>(&self, bytes: u64, request: impl Fn() -> F) -> Ended<T>
+    async fn race<T, F>(&self, kind: Kind, request: impl Fn() -> F) -> Ended<T>
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let mut wait = self.hedging.latencies().patience(bytes);
+        let mut wait = self.hedging.latencies().patience(kind);
         let mut racing = FuturesUnordered::new();
         let began = Instant::now();
         racing.push(Entrant::new(self.limiter, None).run(request()));
@@ -135,7 +135,7 @@ impl Hedged<'_> {
                 biased;
                 Some(ended) = racing.next() => {
                     if ended.result.is_ok() {
-                        self.learn(bytes, began, &ended.entrant);
+                        self.learn(kind, began, &ended.entrant);
                         return ended;
                     }
                     let is_last = racing.is_empty();
@@ -165,11 +165,11 @@ impl Hedged<'_> {
     }
 
     /// Records the latency of the request that won. If that is a hedge, the first request took at least as long as until now.
-    fn learn(&self, bytes: u64, began: Instant, winner: &Entrant) {
+    fn learn(&self, kind: Kind, began: Instant, winner: &Entrant) {
         let mut latencies = self.hedging.latencies();
-        latencies.record(bytes, winner.began.elapsed());
+        latencies.record(kind, winner.began.elapsed());
         if winner.permit.is_some() {
-            latencies.record(bytes, began.elapsed());
+            latencies.record(kind, began.elapsed());
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
             let requests = Cell::new(0);
             let _permit = self.limiter.acquire().await;
             hedged
-                .first(BYTES, || {
+                .first(Kind::Range(BYTES), || {
                     let number = requests.replace(requests.get() + 1);
                     let reply = replies[number];
                     async move { reply.come().await.map(|()| number) }

@@ -267,8 +267,7 @@ impl Store {
             (ended.failure.verdict, &self.backend)
         {
             let options = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
-            let probe =
-                self.until_done(|_| within(self.stall(), pages.list_paginated(None, options.clone()))).await;
+            let probe = self.page(pages, "", &options).await;
             if probe.is_err_and(|e| matches!(e.failure.verdict, Verdict::NoStore | Verdict::Missing)) {
                 ended.failure.verdict = Verdict::NoStore;
             }

@@ -3,6 +3,7 @@
 use super::credentials::Steady;
 use super::failure::Fault;
 use super::hedge::{Hedged, Hedging};
+use super::latencies::Kind;
 use super::limiter::Limiter;
 use super::observe::ObservedConnector;
 use super::options::StorageOptions;
@@ -148,6 +149,16 @@ impl Store {
         self.until_done_with(&Progress::whole(), attempt).await
     }
 
+    /// Runs the retry loop for a request whose answer comes whole. It is made twice if the answer is late.
+    pub(super) async fn until_answered<T, F, Fut>(&self, kind: Kind, request: F) -> Result<T, Ended>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T, Fault>>,
+    {
+        let hedged = self.hedged();
+        self.until_done(|_| hedged.first(kind, &request)).await
+    }
+
     /// Runs the retry loop for operations that count their progress.
     pub(crate) async fn until_done_with<T, F, Fut>(&self, progress: &Progress, attempt: F) -> Result<T, Ended>
     where
@@ -157,7 +168,7 @@ impl Store {
         until_done(&self.shared, &self.limiter, progress, attempt).await
     }
 
-    /// Returns what makes reads twice whose answers are late.
+    /// Returns what makes requests twice whose answers are late.
     pub(super) fn hedged(&self) -> Hedged<'_> {
         Hedged { hedging: &self.hedging, limiter: &self.limiter, counters: &self.shared.counters }
     }
