@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import ray
+from programs import pages
 from programs.ray_cluster import RayCluster
 
 from feedstock.ray import from_ray_data, to_ray_data
@@ -184,10 +184,7 @@ def test_the_page(cluster: RayCluster, imagenet: Path, tmp_path: Path) -> None:
     }
     options = ray.data.DataContext.get_current().execution_options
     namespace: dict[str, Any] = {}
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)):
-        for old, new in replacements.items():
-            block = block.replace(old, new)
-        exec(compile(block, f"{PAGE} block {number}", "exec"), namespace)
+    pages.run(PAGE, replacements, namespace)
     options.preserve_order = False
     found = [value for batch in namespace["loader"] for value in batch["celsius"].tolist()]
     assert len(set(found)) == len(found) == 8, "two batches of 4 of 10 rows"
