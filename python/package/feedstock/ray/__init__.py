@@ -14,6 +14,8 @@ In ``train_loop``, ``ray.train.get_dataset_shard("train")`` returns a :class:`Da
 
 :class:`Fleet` prepares batches on other machines of the cluster; ``find()`` returns the fleet of this job.
 
+:func:`to_ray_data` and :func:`from_ray_data` exchange data with Ray Data.
+
 ``import feedstock.ray`` does not import Ray. All names except :class:`DataIterator` import it when they are first used:
 ``pip install 'feedstock[ray]'``.
 """
@@ -26,14 +28,26 @@ from typing import TYPE_CHECKING, Any
 from .iterator import DataIterator
 
 if TYPE_CHECKING:
+    from .data import from_ray_data, to_ray_data
     from .fleet import WORKER_RESOURCE, Fleet, FleetHandle, Scaling, find
     from .train import DataConfig
 
-__all__ = ["WORKER_RESOURCE", "DataConfig", "DataIterator", "Fleet", "FleetHandle", "Scaling", "find"]
+__all__ = [
+    "WORKER_RESOURCE",
+    "DataConfig",
+    "DataIterator",
+    "Fleet",
+    "FleetHandle",
+    "Scaling",
+    "find",
+    "from_ray_data",
+    "to_ray_data",
+]
 
 # Name → the part of Ray that it needs, and where it is.
 _NEEDS_RAY = dict.fromkeys(("WORKER_RESOURCE", "Fleet", "FleetHandle", "Scaling", "find"), ("ray", ".fleet"))
 _NEEDS_RAY["DataConfig"] = ("ray.train", ".train")
+_NEEDS_RAY.update(dict.fromkeys(("from_ray_data", "to_ray_data"), ("ray.data", ".data")))
 
 
 def __getattr__(name: str) -> Any:
@@ -43,7 +57,7 @@ def __getattr__(name: str) -> Any:
     try:
         importlib.import_module(needed)  # first, so that an import that our module lacks raises another error
     except ImportError as error:
-        what = "Ray Train" if needed == "ray.train" else "Ray"
+        what = {"ray": "Ray", "ray.data": "Ray Data", "ray.train": "Ray Train"}[needed]
         raise ImportError(
             f"feedstock.ray.{name} needs {what}, which cannot be imported ({error}): pip install 'feedstock[ray]'"
         ) from error
