@@ -63,7 +63,7 @@ pub(super) fn open(path: &Path, place: &str) -> (Arc<Journal>, Vec<Listed>) {
 mod tests {
     use super::*;
     use crate::storage::journal::remove_abandoned;
-    use std::fs::{File, OpenOptions};
+    use std::fs::File;
 
     const PAGES: usize = LISTING.begins_at as usize;
 

@@ -229,7 +229,9 @@ mod tests {
     #[tokio::test]
     async fn every_flipped_bit_of_every_control_message_is_noticed() {
         let failure = || Failure::from(&Error::config("s3://b/x.parquet row 7: damaged"));
-        for ask in [Ask::Status, Ask::Describe, Ask::Prepare(plan()), Ask::Open(Box::new(request()))] {
+        let catalog = Ask::Catalog { number: 1, index: "{}".into() };
+        let describe = Ask::Describe { catalogs: vec![0, 1] };
+        for ask in [Ask::Status, describe, catalog, Ask::Prepare(plan()), Ask::Open(Box::new(request()))] {
             flip_message(&ask).await;
         }
         let status = WorkerStatus {
@@ -238,8 +240,14 @@ mod tests {
             samples: 1 << 40,
             ..WorkerStatus::default()
         };
-        let answers =
-            [Answer::Status(status), Answer::Described, Answer::Unknown, Answer::Prepared, Answer::Opened];
+        let answers = [
+            Answer::Status(status),
+            Answer::Described { wanted: vec![1] },
+            Answer::Taken,
+            Answer::Unknown,
+            Answer::Prepared,
+            Answer::Opened,
+        ];
         for answer in answers.into_iter().chain([Answer::Failed(failure())]) {
             flip_message(&answer).await;
         }
