@@ -109,7 +109,7 @@ pub fn head_of(length: u32) -> Vec<u8> {
     [length, crc32fast::hash(&length).to_le_bytes()].concat()
 }
 
-/// Returns a message of this text as it is sent.
+/// Returns the bytes of a message of this text.
 pub fn checked(text: &[u8]) -> Vec<u8> {
     let length = u32::try_from(text.len()).unwrap();
     [&head_of(length)[..], text, &crc32fast::hash(text).to_le_bytes()].concat()

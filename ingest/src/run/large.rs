@@ -256,6 +256,17 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
+    fn a_run_on_a_small_worker_advises_to_raise_the_workers_memory() {
+        let spare = |is_cut| Spare::new(0, is_cut, |_| None, || 0);
+        let own = "raise budget_bytes";
+        let advised = |kind, spare: Option<&Spare>| advice(kind, spare, own);
+        assert_eq!(advised(ErrorKind::BadConfig, None), own);
+        assert_eq!(advised(ErrorKind::BadConfig, Some(&spare(false))), own);
+        assert!(advised(ErrorKind::BadConfig, Some(&spare(true))).contains("raise its --memory-bytes"));
+        assert!(advised(ErrorKind::Retryable, Some(&spare(true))).contains("other streams"));
+    }
+
+    #[test]
     fn spare_memory_is_limited_and_comes_back() {
         let free = Arc::new(AtomicU64::new(60));
         let taker = free.clone();

@@ -232,21 +232,6 @@ fn a_sample_that_fits_on_no_worker_is_an_error_at_once() {
     assert!(begun.elapsed() < Duration::from_secs(30), "half of the deadline: {:?}", begun.elapsed());
 }
 
-/// The rank has room for a batch and the loan of one of its images, the worker has room for the batch alone.
-#[test]
-fn a_sample_that_a_small_worker_cannot_lend_for_advises_to_raise_its_memory() {
-    let dir = tempfile::tempdir().unwrap();
-    noise(dir.path(), &[SIDE; 28]);
-    // 14 blocks of 3 MB take 40 MiB, and an image borrows 6 MB.
-    let wide =
-        pipeline(dir.path()).batch(BatchSize::global(14)).decoder_memory(MIB / 2).budget_bytes(64 * MIB);
-    let worker = lending(dir.path(), MIB / 2, 44 * MIB);
-    let (_, error) = until_error(&wide.workers(at(std::slice::from_ref(&worker))));
-    let error = error.unwrap();
-    assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
-    assert!(error.to_string().contains("raise its --memory-bytes"), "{error}");
-}
-
 /// Returns the batches of one rank, up to the first error.
 fn until_error(pipeline: &Pipeline) -> (Vec<Whole>, Option<Error>) {
     let batches = match pipeline.rank(Rank::new(0, 1)).start() {
