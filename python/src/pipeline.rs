@@ -169,7 +169,7 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.epochs(epochs))
     }
 
-    #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, prefetch_bytes = None, decoder_memory = None, deadline = None))]
+    #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, prefetch_bytes = None, decoder_memory = None, row_index_bytes = None, deadline = None))]
     #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn options(
         &self,
@@ -179,6 +179,7 @@ impl Pipeline {
         budget_bytes: Option<u64>,
         prefetch_bytes: Option<u64>,
         decoder_memory: Option<u64>,
+        row_index_bytes: Option<u64>,
         deadline: Option<f64>,
     ) -> PyResult<Self> {
         let deadline = deadline.map(Duration::try_from_secs_f64).transpose();
@@ -189,6 +190,7 @@ impl Pipeline {
             pipeline = budget_bytes.map_or(pipeline.clone(), |bytes| pipeline.budget_bytes(bytes));
             pipeline = prefetch_bytes.map_or(pipeline.clone(), |bytes| pipeline.prefetch_bytes(bytes));
             pipeline = decoder_memory.map_or(pipeline.clone(), |bytes| pipeline.decoder_memory(bytes));
+            pipeline = row_index_bytes.map_or(pipeline.clone(), |bytes| pipeline.row_index_bytes(bytes));
             deadline.map_or(pipeline.clone(), |deadline| pipeline.deadline(deadline))
         })
     }

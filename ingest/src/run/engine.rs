@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Sets the bytes that this process keeps to remember where the rows of baseline JPEGs begin. Default 64 MiB, enough for some
-    /// 290,000 images of 500 × 375 pixels; 0 remembers nothing.
+    /// 240,000 images of 500 × 375 pixels; 0 remembers nothing.
     ///
     /// From the second epoch on, a crop is then decoded without the rows above it: with `random_resized_crop(224)` in 0.80 to
     /// 0.84 × the CPU time. The first epoch takes 2 to 4 % more. Images beyond the bound are decoded as in the first epoch.

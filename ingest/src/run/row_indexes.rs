@@ -7,10 +7,14 @@
 //! A crop of 224 px from 500 × 375 px then takes 0.80 to 0.84 × the CPU time (`cargo bench -p feedstock-ops --bench row_index`),
 //! and 2 to 4 % more in the first epoch. Samples are the same bytes with and without.
 //!
-//! **Bounds.** An index takes 160 to 170 bytes for 500 × 375 px and at most 657, and [`ENTRY_BYTES`] around it, so 64 MiB
-//! hold some 290,000 images. A full table takes no more, and other images are decoded as without it: an epoch asks for every sample
-//! once, so what is there is as good as what would replace it, and replacing the oldest would leave nothing that the next epoch finds.
-//! What is there stays until the last engine of the process ends, also of data sets that are no longer read.
+//! **Bounds.** An index takes 160 to 170 bytes for 500 × 375 px and at most 657. With its place in a hash table and what an
+//! allocator adds, that is 240 to 290 bytes, so 64 MiB hold some 240,000 images. All of it is counted. Other images are decoded as
+//! without the table: an epoch asks for every sample once, so what is there is as good as what would replace it, and replacing the
+//! oldest would leave nothing that the next epoch finds.
+//!
+//! **What is no longer read leaves a full table.** Time is counted in look-ups. The longest time between two uses of an entry is
+//! about the length of two epochs. An entry that was not used for twice that time (and for twice as many look-ups as there are
+//! entries) belongs to data that no run reads any more.
 //!
 //! **Wrong entries do no harm.** A key names a data set's content, a column and a sample; a file may change all the same. The decoder
 //! compares the hash of the whole file, so an index of another file is not used, and then replaced.
@@ -20,30 +24,51 @@ use feedstock_dataset::{PerProcess, SampleId};
 use feedstock_ops::image::RowIndex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use twox_hash::XxHash64;
 
 /// The default bound of a process's table.
 pub(crate) const ROW_INDEX_BYTES: u64 = 64 << 20;
 
-/// Counted for each entry in addition to the index: 32 bytes for key and pointer in a hash table that is 2/3 full, and 16 of
-/// the allocator.
-const ENTRY_BYTES: u64 = 64;
-
 /// An index of an image of 500 × 375 pixels.
-const USUAL_BYTES: u64 = 170;
+const USUAL_BYTES: usize = 170;
 
 /// Threads that look at once rarely wait for each other.
 const SHARDS: usize = 16;
 
+/// The entries for which a shard has slots at first. A hash table has a power of two of buckets and fills 7/8 of them, and each
+/// growth doubles it.
+const SLOTS: usize = 7;
+
+/// An entry is no longer read if it was not used for this many times the longest time between two uses.
+const UNUSED: u64 = 2;
+
 type Key = (RowIndexColumn, SampleId);
-type Shard = HashMap<Key, Box<[u8]>>;
+
+struct Entry {
+    /// The index in its stored form.
+    index: Box<[u8]>,
+    /// Look-ups before its last use.
+    used_at: u64,
+}
+
+/// Entries, and what they take. Entries leave only when the table is rebuilt, so that its size is known.
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<Key, Entry>,
+    slots: usize,
+    /// Look-ups before the last search for entries that are no longer read.
+    searched_at: u64,
+}
 
 /// Of one process; it ends with its last engine.
 pub(crate) struct RowIndexes {
     shards: [Mutex<Shard>; SHARDS],
     bytes: AtomicU64,
     most_bytes: AtomicU64,
+    lookups: AtomicU64,
+    /// The longest time between two uses of an entry, in look-ups.
+    longest: AtomicU64,
 }
 
 static TABLE: PerProcess<RowIndexes> = PerProcess::new();
@@ -78,10 +103,44 @@ impl RunRowIndexes {
     }
 }
 
+impl Shard {
+    /// Has `slots` slots from now on, and the entries that `stays` chooses. Returns the bytes of the others.
+    fn rebuild(&mut self, slots: usize, stays: impl Fn(&Entry) -> bool) -> u64 {
+        let (mut entries, mut freed) = (HashMap::with_capacity(slots), 0);
+        for (key, entry) in self.entries.drain() {
+            match stays(&entry) {
+                true => drop(entries.insert(key, entry)),
+                false => freed += allocation_bytes(entry.index.len()),
+            }
+        }
+        (self.entries, self.slots) = (entries, slots);
+        freed
+    }
+
+    /// The slots that it needs for one more entry.
+    fn slots_for_one_more(&self) -> usize {
+        if self.entries.len() < self.slots { self.slots } else { (2 * self.slots).max(SLOTS) }
+    }
+}
+
+/// The bytes of a hash table with this many slots: each bucket has an entry and a byte of its hash, and 16 bytes end the table.
+fn table_bytes(slots: usize) -> u64 {
+    match slots {
+        0 => 0,
+        slots => allocation_bytes(slots / SLOTS * (SLOTS + 1) * (size_of::<(Key, Entry)>() + 1) + 16),
+    }
+}
+
+/// The bytes that the system's allocator takes for some: a head of 8 bytes, in steps of 16 bytes.
+fn allocation_bytes(bytes: usize) -> u64 {
+    (bytes as u64 + 8).next_multiple_of(16).max(32)
+}
+
 impl RowIndexes {
     fn new(most_bytes: u64) -> Self {
+        let [bytes, lookups, longest] = [const { AtomicU64::new(0) }; 3];
         let shards = std::array::from_fn(|_| Mutex::default());
-        Self { shards, bytes: AtomicU64::new(0), most_bytes: AtomicU64::new(most_bytes) }
+        Self { shards, bytes, most_bytes: AtomicU64::new(most_bytes), lookups, longest }
     }
 
     /// The table of this process. It holds the most bytes that any of its users asked for.
@@ -96,37 +155,72 @@ impl RowIndexes {
         made
     }
 
-    /// Whether there is room for another index of usual size. Without it, noting one costs time and brings nothing.
-    pub(crate) fn has_room(&self) -> bool {
-        let takes = ENTRY_BYTES + USUAL_BYTES;
+    /// Whether there is room for another index of usual size, after those that are no longer read have left. Without it, noting
+    /// one costs time and brings nothing.
+    pub(crate) fn has_room(&self, sample: SampleId) -> bool {
+        if !self.fits_usual() {
+            self.search(&mut self.lock(sample));
+        }
+        self.fits_usual()
+    }
+
+    fn fits_usual(&self) -> bool {
+        let takes = allocation_bytes(USUAL_BYTES);
         self.bytes.load(Ordering::Relaxed) + takes <= self.most_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Removes the entries of a shard that are no longer read, now and then.
+    fn search(&self, shard: &mut Shard) {
+        let now = self.lookups.load(Ordering::Relaxed);
+        let all = (shard.entries.len() * SHARDS) as u64;
+        let unused = self.longest.load(Ordering::Relaxed).max(all).saturating_mul(UNUSED);
+        // Often enough that little time is lost, and rarely enough that a search costs nothing against `unused` decoded images.
+        if now < shard.searched_at + unused / 8 {
+            return;
+        }
+        shard.searched_at = now;
+        let is_read = |entry: &Entry| now.saturating_sub(entry.used_at) <= unused;
+        if !shard.entries.values().all(is_read) {
+            let freed = shard.rebuild(shard.slots, is_read);
+            self.bytes.fetch_sub(freed, Ordering::Relaxed);
+        }
     }
 
     /// Returns what is known of a sample.
     pub(crate) fn get(&self, column: RowIndexColumn, sample: SampleId) -> Option<RowIndex> {
-        let key = (column, sample);
-        let shard = self.shard(sample).lock().unwrap_or_else(PoisonError::into_inner); // entries are whole
-        RowIndex::from_bytes(shard.get(&key)?)
+        let now = self.lookups.fetch_add(1, Ordering::Relaxed);
+        let mut shard = self.lock(sample);
+        let entry = shard.entries.get_mut(&(column, sample))?;
+        self.longest.fetch_max(now.saturating_sub(entry.used_at), Ordering::Relaxed);
+        entry.used_at = now;
+        RowIndex::from_bytes(&entry.index)
     }
 
     /// Keeps an index, if there is room for it.
     pub(crate) fn put(&self, column: RowIndexColumn, sample: SampleId, index: &RowIndex) {
         let (key, index) = ((column, sample), index.to_bytes().into_boxed_slice());
-        let mut shard = self.shard(sample).lock().unwrap_or_else(PoisonError::into_inner);
-        let takes = ENTRY_BYTES + index.len() as u64;
-        let frees = shard.get(&key).map_or(0, |there| ENTRY_BYTES + there.len() as u64);
+        let mut shard = self.lock(sample);
+        let there = shard.entries.get(&key).map(|entry| allocation_bytes(entry.index.len()));
+        let slots = if there.is_some() { shard.slots } else { shard.slots_for_one_more() };
+        let takes = allocation_bytes(index.len()) + table_bytes(slots) - table_bytes(shard.slots);
+        let frees = there.unwrap_or(0);
         // Reserved before it is stored: threads that fill the last bytes at once do not pass the bound together.
         let before = self.bytes.fetch_add(takes, Ordering::Relaxed);
         if before + takes > self.most_bytes.load(Ordering::Relaxed) + frees {
             self.bytes.fetch_sub(takes, Ordering::Relaxed);
             return;
         }
-        shard.insert(key, index);
+        if slots > shard.slots {
+            shard.rebuild(slots, |_| true);
+        }
+        let used_at = self.lookups.load(Ordering::Relaxed);
+        shard.entries.insert(key, Entry { index, used_at });
         self.bytes.fetch_sub(frees, Ordering::Relaxed);
     }
 
-    fn shard(&self, sample: SampleId) -> &Mutex<Shard> {
-        &self.shards[usize::try_from(sample.0 % SHARDS as u64).unwrap_or(0)]
+    fn lock(&self, sample: SampleId) -> MutexGuard<'_, Shard> {
+        let shard = &self.shards[usize::try_from(sample.0 % SHARDS as u64).unwrap_or(0)];
+        shard.lock().unwrap_or_else(PoisonError::into_inner) // entries are whole
     }
 }
 
@@ -177,31 +271,89 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_full_table_keeps_what_it_has() {
+    const COLUMN: RowIndexColumn = RowIndexColumn(7);
+
+    /// The index of an image.
+    fn an_index() -> RowIndex {
         let folder = tempfile::tempdir().unwrap();
         images(folder.path());
         let chain = Chain::parse("decode_image,center_crop:32").unwrap();
         let (mut scratch, mut row) = (Scratch::new(), vec![0; chain.output().bytes()]);
         scratch.note_rows(None);
         chain.apply(&first(folder.path()), SampleSeed::new(1, 0, 0), &mut scratch, &mut row).unwrap();
-        let index = scratch.take_rows().unwrap();
+        scratch.take_rows().unwrap()
+    }
 
-        let entry = ENTRY_BYTES + index.to_bytes().len() as u64;
-        let table = RowIndexes::new(10 * entry + 5);
-        let column = RowIndexColumn::new(7, "image");
-        for sample in 0..100 {
-            table.put(column, SampleId(sample), &index);
-            table.put(column, SampleId(sample), &index); // replaced, not added
+    impl RowIndexes {
+        /// Reads all of `samples` once, in another order each epoch. Returns how many it knew.
+        fn epoch(&self, samples: u64, column: RowIndexColumn, epoch: u64, index: &RowIndex) -> usize {
+            let mut order: Vec<u64> = (0..samples).collect();
+            order.sort_by_key(|sample| XxHash64::oneshot(epoch, &sample.to_le_bytes()));
+            let knew = order.into_iter().map(SampleId).filter(|sample| {
+                let known = self.get(column, *sample).is_some();
+                if !known && self.has_room(*sample) {
+                    self.put(column, *sample, index);
+                }
+                known
+            });
+            knew.count()
         }
-        let kept: Vec<u64> =
-            (0..100).filter(|sample| table.get(column, SampleId(*sample)).is_some()).collect();
-        assert_eq!(kept, (0..10).collect::<Vec<_>>());
-        assert_eq!(table.bytes.load(Ordering::Relaxed), 10 * entry);
-        assert_eq!(table.get(column, SampleId(3)), Some(index));
+
+        fn holds(&self, column: RowIndexColumn, samples: u64) -> usize {
+            let holds =
+                |sample| self.lock(SampleId(sample)).entries.contains_key(&(column, SampleId(sample)));
+            (0..samples).filter(|sample| holds(*sample)).count()
+        }
+
+        /// What the table takes, added up.
+        fn taken(&self) -> u64 {
+            let shards = self.shards.iter().map(|shard| {
+                let shard = shard.lock().unwrap();
+                assert_eq!(shard.entries.capacity(), shard.slots, "the size of the hash table");
+                let indexes = shard.entries.values().map(|entry| allocation_bytes(entry.index.len()));
+                table_bytes(shard.slots) + indexes.sum::<u64>()
+            });
+            shards.sum()
+        }
+    }
+
+    /// Of a data set that is larger than the table, each epoch finds what the one before it left.
+    #[test]
+    fn a_full_table_keeps_what_is_read() {
+        let (index, table) = (an_index(), RowIndexes::new(400 << 10));
+        assert_eq!(table.epoch(4_000, COLUMN, 0, &index), 0);
+        let held = table.holds(COLUMN, 4_000);
+        assert!((1_000..3_500).contains(&held), "{held}");
+        for epoch in 1..12 {
+            let knew = table.epoch(4_000, COLUMN, epoch, &index);
+            assert!(knew * 10 > held * 9, "epoch {epoch}: {knew} of {held}");
+            assert_eq!(table.bytes.load(Ordering::Relaxed), table.taken());
+            assert!(table.taken() <= 400 << 10);
+        }
+        assert_eq!(table.get(COLUMN, SampleId(u64::MAX)), None);
         for other in [RowIndexColumn::new(7, "mask"), RowIndexColumn::new(8, "image")] {
-            assert_eq!(table.get(other, SampleId(3)), None);
+            assert_eq!(table.holds(other, 4_000), 0);
         }
+        table.put(COLUMN, SampleId(1), &index); // replaced, not added
+        assert_eq!(table.bytes.load(Ordering::Relaxed), table.taken());
+    }
+
+    #[test]
+    fn what_is_no_longer_read_leaves_a_full_table() {
+        let (index, table, other) = (an_index(), RowIndexes::new(400 << 10), RowIndexColumn(8));
+        for epoch in 0..3 {
+            table.epoch(4_000, COLUMN, epoch, &index);
+        }
+        let full = table.holds(COLUMN, 4_000);
+        assert_eq!(table.epoch(4_000, other, 0, &index), 0);
+        assert!(table.holds(COLUMN, 4_000) == full, "it may be read again");
+        for epoch in 1..8 {
+            table.epoch(4_000, other, epoch, &index);
+        }
+        assert_eq!(table.holds(COLUMN, 4_000), 0);
+        let knew = table.epoch(4_000, other, 8, &index);
+        assert!(knew * 10 > full * 9, "{knew} of {full}");
+        assert_eq!(table.bytes.load(Ordering::Relaxed), table.taken());
     }
 
     #[test]

@@ -185,7 +185,7 @@ impl<D: Destination> RunningStep<D> {
             let rows = self.context.rows.as_ref().and_then(|rows| rows.of(index));
             if let Some((rows, column)) = rows {
                 let known = rows.get(column, planned.sample);
-                if known.is_some() || rows.has_room() {
+                if known.is_some() || rows.has_room(planned.sample) {
                     scratch.note_rows(known);
                 }
             }

@@ -28,6 +28,7 @@ pub(crate) use receptions::Reception;
 use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::engine::Engine;
 use crate::run::job::Map;
+use crate::run::row_indexes::ROW_INDEX_BYTES;
 use crate::threads::available_threads;
 use crate::wire::{ServerTls, Token, WorkerStatus};
 use crate::{Error, ErrorKind, Result};
@@ -59,11 +60,14 @@ pub struct WorkerOptions {
     pub allow: Vec<String>,
     /// CPU threads; default: [`available_threads`]. A worker is not a rank, so `LOCAL_WORLD_SIZE` does not apply.
     pub threads: Option<usize>,
-    /// Encoded bytes that all streams together may hold, with the working memory of samples beyond `decoder_memory`. Default 4
-    /// GiB.
+    /// Encoded bytes that all streams together may hold, with the working memory of samples beyond `decoder_memory` and with
+    /// `row_index_bytes`. Default 4 GiB.
     pub memory_bytes: u64,
     /// Bytes of working memory that each CPU thread may take for one sample. Default 64 MiB.
     pub decoder_memory: u64,
+    /// Bytes of `memory_bytes` that remember where the rows of JPEGs begin ([`Engine::row_index_bytes`]); 0 remembers nothing.
+    /// Default 64 MiB, and at most 1/16 of `memory_bytes`.
+    pub row_index_bytes: Option<u64>,
     /// Who may connect; default everybody.
     pub token: Option<Token>,
     /// Encryption; default none.
@@ -83,12 +87,18 @@ impl WorkerOptions {
             threads: None,
             memory_bytes: MEMORY_BYTES,
             decoder_memory: DECODER_MEMORY,
+            row_index_bytes: None,
             token: None,
             tls: None,
             insecure: false,
             open_with: Arc::new(open_with),
         }
     }
+}
+
+/// Returns the default bytes for row indexes: never more than leave the streams what one needs.
+fn row_index_bytes_within(memory_bytes: u64) -> u64 {
+    ROW_INDEX_BYTES.min(memory_bytes / 16).min(memory_bytes.saturating_sub(LEAST_MEMORY_BYTES))
 }
 
 /// A running worker; dropping it ends it at once.
@@ -133,20 +143,26 @@ impl Worker {
             threads,
             memory_bytes,
             decoder_memory,
+            row_index_bytes,
             token,
             tls,
             insecure,
             open_with,
         } = options;
-        if memory_bytes < LEAST_MEMORY_BYTES {
+        let row_index_bytes = row_index_bytes.unwrap_or_else(|| row_index_bytes_within(memory_bytes));
+        let stream_bytes = memory_bytes.saturating_sub(row_index_bytes);
+        if stream_bytes < LEAST_MEMORY_BYTES {
             let least = LEAST_MEMORY_BYTES >> 20;
             return Err(Error::config(format!(
-                "a memory of {memory_bytes} bytes holds no stream: give at least {least} MiB"
+                "a memory of {memory_bytes} bytes, of which {row_index_bytes} are for row indexes, holds no stream: leave at \
+                 least {least} MiB"
             )));
         }
         let io = IoRuntime::new()?;
         let allow = Allow::new(&allow)?;
-        let engine = Engine::new(threads.unwrap_or_else(available_threads))?.decoder_memory(decoder_memory);
+        let engine = Engine::new(threads.unwrap_or_else(available_threads))?
+            .decoder_memory(decoder_memory)
+            .row_index_bytes(row_index_bytes);
         let acceptor = tls.as_ref().map(ServerTls::acceptor).transpose()?;
         let bound = listen.clone();
         let tcp = io.block_on(async move {
@@ -173,7 +189,7 @@ impl Worker {
         let at = inbox.as_ref().map(tempfile::TempDir::path);
         let open_with = restricted(open_with, &own, &allow, at)?;
         let receptions = at.map(|at| Receptions::new(at, open_with.clone(), allow.clone()));
-        let registry = Registry::new(open_with, allow, engine, Memory::new(memory_bytes), receptions);
+        let registry = Registry::new(open_with, allow, engine, Memory::new(stream_bytes), receptions);
         let service = Arc::new(Service::new(registry, token, path)?);
         let (listener, grpc) = Listener::new(service.clone(), acceptor);
         let mut tasks = JoinSet::new();
@@ -301,4 +317,29 @@ fn restricted(
 
 fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts a worker. Returns what it has for streams.
+    fn stream_bytes(memory_bytes: u64, row_index_bytes: Option<u64>) -> Result<u64> {
+        let mut options = WorkerOptions::new(OpenOptions::default);
+        (options.listen, options.threads) = ("127.0.0.1:0".into(), Some(1));
+        (options.memory_bytes, options.row_index_bytes) = (memory_bytes, row_index_bytes);
+        Worker::start(options).map(|worker| worker.status().memory_bytes)
+    }
+
+    #[test]
+    fn row_indexes_count_in_a_workers_memory() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(stream_bytes(4096 * MIB, None).unwrap(), (4096 - 64) * MIB);
+        assert_eq!(stream_bytes(256 * MIB, None).unwrap(), (256 - 16) * MIB);
+        assert_eq!(stream_bytes(64 * MIB, None).unwrap(), 64 * MIB);
+        assert_eq!(stream_bytes(256 * MIB, Some(0)).unwrap(), 256 * MIB);
+        assert_eq!(stream_bytes(256 * MIB, Some(100 * MIB)).unwrap(), 156 * MIB);
+        let error = stream_bytes(100 * MIB, Some(64 * MIB)).unwrap_err();
+        assert!(error.message().contains("leave at least 64 MiB"), "{error}");
+    }
 }

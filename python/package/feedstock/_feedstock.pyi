@@ -165,7 +165,9 @@ class Pipeline:
         threads: int | None = None,
         slots: int | None = None,
         budget_bytes: int | None = None,
+        prefetch_bytes: int | None = None,
         decoder_memory: int | None = None,
+        row_index_bytes: int | None = None,
         deadline: float | None = None,
     ) -> Pipeline: ...
     @property

@@ -296,13 +296,14 @@ class Pipeline:
         budget_bytes: int | None = None,
         prefetch_bytes: int | None = None,
         decoder_memory: int | None = None,
+        row_index_bytes: int | None = None,
         deadline: float | None = None,
     ) -> Pipeline:
         """Bounds threads, memory and waiting.
 
         The memory of a loader is at most ``budget_bytes`` + slots + 200 MB + ``threads`` × ``decoder_memory``. With
-        the defaults and 8 threads: 1 GiB + 4 batches + 200 MB + 512 MiB. A process that crops JPEGs takes up to 64 MiB
-        more, 230 bytes for each image, to decode crops faster from the second epoch on.
+        the defaults and 8 threads: 1 GiB + 4 batches + 200 MB + 512 MiB. A process that crops JPEGs takes up to
+        ``row_index_bytes`` more.
 
         Args:
             threads: The most CPU threads that work for this pipeline's loaders at a time. They belong to the one pool
@@ -318,6 +319,9 @@ class Pipeline:
                 and what the decoder and ops need in addition. Default 64 MiB, a 22-megapixel RGB image. A sample that
                 needs more borrows the rest from ``budget_bytes`` until it is decoded. One that needs more than
                 ``decoder_memory`` and half of ``budget_bytes`` is a bad sample: see ``on_error``.
+            row_index_bytes: Bytes that the process keeps to remember where the rows of baseline JPEGs begin, so that
+                crops are decoded faster from the second epoch on; 0 remembers nothing. Default 64 MiB, enough for some
+                240,000 images of 500 × 375 pixels. The loaders of a process share them; the largest number counts.
             deadline: Seconds until waiting for a batch becomes an error that states the reason; default 300.
 
         Raises:
@@ -336,6 +340,7 @@ class Pipeline:
             "budget_bytes": whole_or_none("budget_bytes", budget_bytes),
             "prefetch_bytes": whole_or_none("prefetch_bytes", prefetch_bytes),
             "decoder_memory": whole_or_none("decoder_memory", decoder_memory),
+            "row_index_bytes": whole_or_none("row_index_bytes", row_index_bytes),
             "deadline": None if deadline is None else seconds("deadline", deadline),
         }
         given = {name: value for name, value in options.items() if value is not None}

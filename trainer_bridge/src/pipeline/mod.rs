@@ -415,7 +415,7 @@ impl Pipeline {
     }
 
     /// Sets the bytes that this process keeps to remember where the rows of baseline JPEGs begin. Default 64 MiB, enough for some
-    /// 290,000 images of 500 × 375 pixels; 0 remembers nothing. They are not part of `budget_bytes`.
+    /// 240,000 images of 500 × 375 pixels; 0 remembers nothing. They are not part of `budget_bytes`.
     ///
     /// From the second epoch on, a crop is then decoded without the rows above it: with `random_resized_crop(224)` in 0.80 to
     /// 0.84 × the CPU time. Batches are the same bytes with and without.

@@ -136,6 +136,7 @@ fn a_sample_over_the_limit_is_bad_for_every_rank_thread_and_worker() {
 fn lending(folder: &Path, decoder_memory: u64, memory_bytes: u64) -> Worker {
     let mut options = options(folder);
     (options.decoder_memory, options.memory_bytes) = (decoder_memory, memory_bytes);
+    options.row_index_bytes = Some(0);
     Worker::start(options).unwrap()
 }
 
