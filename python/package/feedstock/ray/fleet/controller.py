@@ -108,6 +108,7 @@ class Controller:
                     "address": worker.address,
                     "streams": worker.status.get("streams", 0),
                     "samples": worker.status.get("samples", 0),
+                    "shared_samples": worker.status.get("shared_samples", 0),
                 }
                 for worker in state.workers
             ]
