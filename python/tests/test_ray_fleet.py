@@ -205,6 +205,48 @@ def test_pack(start: Any, nodes: dict[str, Any]) -> None:
     assert len(set(places(fleet))) == 1
 
 
+def test_on_nodes_with_labels_also_after_a_loss(
+    start: Any, cluster: RayCluster, nodes: dict[str, Any]
+) -> None:
+    labelled = [cluster.add_node(labels={"pool": pool}, **{WORKER_RESOURCE: 2}) for pool in ("near", "far")]
+    near, far = (node.node_id for node in labelled)
+    try:
+        fleet = start(2, label_selector={"pool": "near"})
+        fleet.wait(2, timeout=PATIENCE_S)
+        assert places(fleet) == [near] * 2, "every other node has room for two"
+        lost = serving(fleet)[0]
+        os.kill(lost["pid"], signal.SIGKILL)
+        until("a loss", lambda: lost["number"] not in {worker["number"] for worker in serving(fleet)})
+        until("a replacement", lambda: len(serving(fleet)) == 2)
+        assert places(fleet) == [near] * 2, "a node that is avoided is better than one without the label"
+        fleet.shutdown(0)
+        away = start(4, name="away", label_selector={"pool": "!in(near, other)"})
+        away.wait(4, timeout=PATIENCE_S)
+        assert near not in places(away)
+        assert far in places(away)
+        away.shutdown(0)
+    finally:
+        for node in labelled:
+            cluster.remove_node(node)
+
+
+def test_in_the_bundles_of_a_placement_group(start: Any, nodes: dict[str, Any]) -> None:
+    """A trainer's actor and a worker share each bundle, so that they are on one node."""
+    bundles = [{"CPU": 0.2, WORKER_RESOURCE: 1}] * 2
+    group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
+    try:
+        ray.get(group.ready(), timeout=PATIENCE_S)
+        fleet = start(2, 3, placement_group=group)
+        fleet.wait(2, timeout=PATIENCE_S)
+        table = ray.util.placement_group_table(group)
+        assert places(fleet) == sorted(table["bundles_to_node_id"].values()) == sorted(nodes)
+        taken = f"{WORKER_RESOURCE}_group_{group.id.hex()}"
+        until("the group's resources taken", lambda: ray.available_resources().get(taken, 0.0) == 0.0)
+        fleet.shutdown(0)
+    finally:
+        ray.util.remove_placement_group(group)
+
+
 def test_a_stopped_worker_is_replaced_and_leaves_when_it_wakes(start: Any) -> None:
     fleet = start(1, _timing=replace(QUICK, worker=6.0))
     (stopped,) = until("a worker", lambda: serving(fleet))
@@ -417,6 +459,7 @@ def test_options_that_cannot_be(pipeline: fs.Pipeline) -> None:
         ({"allow": "s3://corpus"}, r"allow=\['s3://corpus'\]"),
         ({"allow": []}, "allow must have at least one URI prefix"),
         ({"name": "a:b"}, "without a colon"),
+        ({"placement_group": object(), "label_selector": {"a": "b"}}, "bundle_label_selector="),
     ]:
         with pytest.raises(fs.ConfigError, match=message):
             Fleet(pipeline, **options)  # type: ignore[arg-type]

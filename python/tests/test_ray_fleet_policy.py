@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 
 from feedstock.ray.fleet.metrics import Metrics
 from feedstock.ray.fleet.notices import remaining
-from feedstock.ray.fleet.placement import choose, without
+from feedstock.ray.fleet.placement import choose, matches, without
 from feedstock.ray.fleet.policy import Policy, Scaling
 from feedstock.ray.fleet.spec import Timing
 from feedstock.ray.fleet.state import Action, Drain, Exit, FleetState, Kill, Phase, Start
@@ -201,6 +201,24 @@ def test_no_room_is_rays_business() -> None:
     left = without(cpus(a=3, b=1), "a", {"CPU": 2})
     assert left == cpus(a=1, b=1)
     assert choose(left, {"CPU": 2}, {}, "SPREAD") is None
+
+
+def test_labels_that_a_selector_fits() -> None:
+    labels = {"pool": "gpu", "zone": "a"}
+    for selector, fits in [
+        ({}, True),
+        ({"pool": "gpu"}, True),
+        ({"pool": "cpu"}, False),
+        ({"pool": "!cpu"}, True),
+        ({"pool": "!gpu"}, False),
+        ({"zone": "in(a, b)"}, True),
+        ({"zone": "!in(a,b)"}, False),
+        ({"zone": "!in(b)"}, True),
+        ({"missing": "x"}, False),
+        ({"missing": "!x"}, True),
+        ({"pool": "gpu", "zone": "b"}, False),
+    ]:
+        assert matches(labels, selector) is fits, selector
 
 
 # The next actions

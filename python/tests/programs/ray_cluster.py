@@ -73,10 +73,14 @@ class RayCluster:
             },
         )
 
-    def add_node(self, **resources: float) -> Any:
-        """Adds a node with these logical resources."""
+    def add_node(self, *, labels: Mapping[str, str] | None = None, **resources: float) -> Any:
+        """Adds a node with these logical resources and labels."""
         node = self.cluster.add_node(
-            wait=False, num_cpus=1, object_store_memory=STORE_BYTES, resources=resources
+            wait=False,
+            num_cpus=1,
+            object_store_memory=STORE_BYTES,
+            resources=resources,
+            labels=dict(labels or {}),
         )
         self.cluster._wait_for_node(node, timeout=PATIENCE_S)  # add_node itself gives up after 30 s
         return node

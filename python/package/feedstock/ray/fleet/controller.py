@@ -22,11 +22,11 @@ from typing import Any
 
 import ray
 import ray.util
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from .metrics import Metrics
 from .notices import Notices
-from .placement import Free, choose, without
+from .placement import Free, choose, matches, without
 from .policy import Policy
 from .spec import Identity, Joined, Renewed, Spec, controller_name
 from .state import Action, Drain, Exit, FleetState, Kill, Phase, Start
@@ -108,6 +108,7 @@ class Controller:
                     "address": worker.address,
                     "streams": worker.status.get("streams", 0),
                     "samples": worker.status.get("samples", 0),
+                    "shared_samples": worker.status.get("shared_samples", 0),
                 }
                 for worker in state.workers
             ]
@@ -169,7 +170,8 @@ class Controller:
             ours = self._state.on_nodes()
         free = self._free(now)
         for start in starts:
-            node = None if start.anywhere else choose(free, spec.need, ours, spec.placement, start.avoid)
+            ray_places = start.anywhere or spec.placement_group is not None
+            node = None if ray_places else choose(free, spec.need, ours, spec.placement, start.avoid)
             if node is not None:
                 free = without(free, node, spec.need)
                 ours[node] += 1
@@ -186,9 +188,13 @@ class Controller:
     def _ask(self, number: int, node: str | None) -> Any:
         spec = self._spec
         strategy: Any = "SPREAD" if spec.placement == "SPREAD" else "DEFAULT"
-        if node is not None:
-            # If another actor took the room meanwhile, the worker goes to any other node, not into a queue.
-            strategy = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+        if spec.placement_group is not None:
+            strategy = PlacementGroupSchedulingStrategy(spec.placement_group)
+        elif node is not None:
+            # If another actor took the room meanwhile, the worker goes to any other node, not into a queue. Ray does
+            # not look at labels then, so with a selector it waits, until it is requested again.
+            elsewhere = not spec.label_selector
+            strategy = NodeAffinitySchedulingStrategy(node, soft=elsewhere, _spill_on_unavailable=elsewhere)
         options: dict[str, Any] = {
             "name": spec.worker_name(number),
             "namespace": spec.workers_namespace,
@@ -200,6 +206,8 @@ class Controller:
             "enable_task_events": False,
             "scheduling_strategy": strategy,
         }
+        if spec.label_selector and node is None:
+            options["label_selector"] = dict(spec.label_selector)
         if spec.memory_bytes is not None:
             options["memory"] = spec.memory_bytes
         if spec.runtime_env is not None:
@@ -215,6 +223,10 @@ class Controller:
         except Exception:
             logger.debug("Ray does not report the free resources of its nodes", exc_info=True)
             return {}
+        if self._spec.label_selector:
+            labels = {node["NodeID"]: node["Labels"] for node in ray.nodes()}
+            fit = {node for node in free if matches(labels.get(node, {}), self._spec.label_selector)}
+            free = {node: has for node, has in free.items() if node in fit}
         for actor in self._actors.values():
             if actor.sent is not None and now - actor.sent[0] < FREE_LAGS_SECONDS:
                 free = without(free, actor.sent[1], self._spec.need)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ... import ConfigError, Pipeline
@@ -47,6 +48,10 @@ class Fleet(FleetHandle):
         max_workers: The most workers; default: ``min_workers``, a fixed size.
         cpus_per_worker: CPUs that a worker reserves with Ray, and its threads; default 1.
         placement: ``"SPREAD"`` over nodes (default), so that a lost node costs little; or ``"PACK"`` onto few.
+        label_selector: Labels of the nodes where workers may run, as in Ray: ``{"pool": "cpu"}``, ``{"pool": "!gpu"}``,
+            ``{"zone": "in(a, b)"}``. Default: any node.
+        placement_group: A placement group of Ray, in whose bundles the workers run, for example next to actors that
+            train. ``placement`` does not apply. It bounds the fleet: a worker without a bundle waits. Default: none.
         resources: Further logical resources of Ray that a worker reserves. ``{WORKER_RESOURCE: 1}`` keeps the workers
             on nodes that have that resource. Default: none.
         memory_bytes: The memory of a worker, also reserved with Ray. Default: the worker's default, not reserved.
@@ -90,6 +95,8 @@ class Fleet(FleetHandle):
         *,
         cpus_per_worker: float = 1,
         placement: Placement = "SPREAD",
+        label_selector: Mapping[str, str] | None = None,
+        placement_group: PlacementGroup | None = None,
         resources: Mapping[str, float] | None = None,
         memory_bytes: int | None = None,
         decoder_memory: int | None = None,
@@ -124,6 +131,8 @@ class Fleet(FleetHandle):
             decoder_memory=whole_or_none("decoder_memory", decoder_memory),
             resources=dict(resources or {}),
             placement=placement,
+            label_selector=dict(label_selector or {}),
+            placement_group=placement_group,
             scaling=scaling or Scaling(),
             local=local,
             lease_seconds=lease_seconds,

@@ -101,9 +101,9 @@ class FleetHandle:
         """Returns the fleet's status.
 
         Returns:
-            Among others ``size``; ``workers``, each with ``phase``, ``node``, ``pid``, ``address``, ``streams`` and
-            ``samples``; ``ranks``; ``waited_share``, the share of time that ranks waited; ``samples_per_second``; and
-            ``failure``, the last one.
+            Among others ``size``; ``workers``, each with ``phase``, ``node``, ``pid``, ``address``, ``streams``,
+            ``samples`` and ``shared_samples``, those that one job took from another; ``ranks``; ``waited_share``, the
+            share of time that ranks waited; ``samples_per_second``; and ``failure``, the last one.
         """
         found: dict[str, Any] = ray.get(self._actor().status.remote(), timeout=PATIENCE_SECONDS)
         return found

@@ -16,6 +16,20 @@ Placement = Literal["SPREAD", "PACK"]
 Free = Mapping[str, Mapping[str, float]]
 
 
+def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Returns whether a node's labels fit a label selector of Ray.
+
+    A condition is a value, ``in(a, b)``, or one of these after ``!``, which a node without the label fits, too.
+    """
+    return all(_meets(labels.get(label), condition) for label, condition in selector.items())
+
+
+def _meets(value: str | None, condition: str) -> bool:
+    wanted = condition.removeprefix("!").strip()
+    values = wanted[3:-1].split(",") if wanted.startswith("in(") and wanted.endswith(")") else [wanted]
+    return (value in [one.strip() for one in values]) != condition.startswith("!")
+
+
 def choose(
     free: Free,
     need: Mapping[str, float],

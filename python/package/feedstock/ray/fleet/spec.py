@@ -111,6 +111,8 @@ class Spec:
     decoder_memory: int | None
     resources: Mapping[str, float]
     placement: Placement
+    label_selector: Mapping[str, str]
+    placement_group: Any  # of Ray, or None
     scaling: Scaling
     local: Local
     lease_seconds: float
@@ -133,6 +135,11 @@ class Spec:
         if self.cpus_per_worker < 0:
             raise ConfigError(f"cpus_per_worker must be >= 0; got {self.cpus_per_worker}")
         one_of("placement", self.placement, ("SPREAD", "PACK"))
+        if self.placement_group is not None and self.label_selector:
+            raise ConfigError(
+                "label_selector has no effect on a placement_group, whose bundles are placed already; give it to "
+                "ray.util.placement_group(bundle_label_selector=…)"
+            )
         one_of("local", self.local, ("never", "fallback", "share"))
         if self.lease_seconds < 4 * self.timing.renew:
             raise ConfigError(
