@@ -1,7 +1,7 @@
 //! Catalogs that ranks send to a worker.
 
 use crate::open::{place_in, place_of};
-use crate::stored::{Parcel, Place};
+use crate::stored::{Parcel, Place, has};
 use crate::{Allow, CatalogSource, Error, ErrorKind, IoRuntime, OpenOptions, Result, SourceSpec, Storage};
 use bytes::Bytes;
 use std::path::PathBuf;
@@ -22,17 +22,18 @@ use std::sync::Arc;
 /// # use feedstock_dataset::{Allow, CatalogStore::{Cache, Nowhere}};
 /// # futures::executor::block_on(async {
 /// let dataset = Dataset::open_with(uri, own(Cache(sender.path().into()), vec![])).await?; // at the rank
-/// let (index, tables) = dataset.stored_catalogs()[0].clone().unwrap().read().await?;
+/// let stored = dataset.stored_catalogs()[0].clone().unwrap();
+/// let (index, tables) = stored.read().await?;
 ///
 /// let inbox = CatalogInbox::new(inbox.path()); // at the worker
 /// let spec = dataset.spec().source;
-/// assert!(inbox.lacks(&spec, own(Nowhere, vec![])).await?);
+/// assert!(inbox.lacks(&spec, own(Nowhere, vec![]), stored.listing()).await?);
 /// let mut incoming = inbox.receive(&spec, own(Nowhere, vec![]), &index)?;
 /// for table in tables {
 ///     incoming.put(table).await?;
 /// }
 /// incoming.finish(&Allow::new([uri])?).await?; // its hashes are computed anew
-/// assert!(!inbox.lacks(&spec, own(Nowhere, vec![])).await?);
+/// assert!(!inbox.lacks(&spec, own(Nowhere, vec![]), stored.listing()).await?);
 /// # Ok::<(), feedstock_dataset::Error>(())
 /// # }).unwrap();
 /// ```
@@ -52,17 +53,18 @@ impl CatalogInbox {
         CatalogSource::Received(self.root.clone())
     }
 
-    /// Whether neither the inbox nor the own store has a catalog of `source`.
+    /// Whether neither the inbox nor the own store has a catalog of `source` for a listing with this hash
+    /// ([`StoredCatalog::listing`](crate::StoredCatalog::listing)).
     ///
     /// # Errors
     /// `BadConfig` if the source is not one data set; storage's errors.
-    pub async fn lacks(&self, source: &SourceSpec, own: OpenOptions) -> Result<bool> {
+    pub async fn lacks(&self, source: &SourceSpec, own: OpenOptions, listing: u64) -> Result<bool> {
         let Described { uri, options, storage } = Described::new(source, own)?;
         let places = [place_of(&uri, &options)?, Some(place_in(&self.source(), &uri, &options)?)];
         let io = storage.io().clone();
         io.run(async move {
             for place in places.into_iter().flatten() {
-                if place.has_catalog(&storage).await? {
+                if has(&place, listing, &storage).await {
                     return Ok(false);
                 }
             }

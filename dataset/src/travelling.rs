@@ -4,8 +4,9 @@
 //! stored catalog ─▶ publish_catalog ─▶ folder or bucket ─────────▶ CatalogSource::Folder ─┐
 //!        └───────▶ StoredCatalog ── a rank sends it ─▶ CatalogInbox ─▶ Received ──────────┴─▶ used if it fits the listing
 //! ```
-//! What guards reads (ETags; inodes and times of local files) is in a catalog, but no machine relies on the guards of another
-//! one: a ready catalog is used only if this machine's own listing has the same names, sizes and guards.
+//! What guards reads (ETags; inodes and times of local files) is in a catalog. A ready catalog is used only if it fits the data as a
+//! stored one must (`open/build.rs`); one that a rank sent is compared with a whole listing, whatever its size. Those who publish
+//! catalogs, and ranks that know a worker's token, are trusted beyond that: a listing does not prove what is in the tables.
 
 use crate::open::{Opened, published};
 use crate::stored::{Parcel, Place, copy};
@@ -77,6 +78,11 @@ fn not_stored() -> Error {
 pub struct StoredCatalog(Arc<Opened>);
 
 impl StoredCatalog {
+    /// Returns the hash of the listing (names, sizes, ETags) that the catalog fits.
+    pub fn listing(&self) -> u64 {
+        self.0.catalog.listing
+    }
+
     /// Reads the catalog as it is stored now, which may be newer than the one that the data set was opened with: its index, and
     /// its tables. Tables on a local disk are mapped.
     ///

@@ -57,7 +57,7 @@ pub(crate) async fn open_or_build(
                 );
             }
             Stored::Found(mut found) => {
-                if still_fits(uri, options, storage, &mut found.catalog).await? {
+                if still_fits(uri, options, options.catalog.check, storage, &mut found.catalog).await? {
                     store_again(&mut found, place, storage).await;
                     let own = journals_folder(place);
                     remove_abandoned_journals(|| own.into_iter().collect(), storage).await;
@@ -131,8 +131,10 @@ async fn ready(
                 "another release read its durations".to_owned()
             }
             Ok(Stored::Found(mut found)) => {
-                if still_fits(uri, options, storage, &mut found.catalog).await? {
-                    let to = place.filter(|_| !matches!(source, CatalogSource::Received(_)));
+                let is_received = matches!(source, CatalogSource::Received(_));
+                let check = if is_received { CatalogCheck::List } else { options.catalog.check };
+                if still_fits(uri, options, check, storage, &mut found.catalog).await? {
+                    let to = place.filter(|_| !is_received);
                     return Ok(Some(match to {
                         Some(to) => taken_over(found.catalog, &from, to, storage).await,
                         None => (found.catalog, false),
@@ -153,10 +155,13 @@ async fn taken_over(ready: Catalog, from: &Place, to: &Place, storage: &Storage)
         stored::load(to, storage).await
     };
     match copied.await {
-        Ok(Stored::Found(copy)) => {
+        // Unless another machine has published another one meanwhile.
+        Ok(Stored::Found(copy))
+            if (copy.catalog.hashes, copy.catalog.listing) == (ready.hashes, ready.listing) =>
+        {
             (Catalog { notes: ready.notes, listing_notes: ready.listing_notes, ..copy.catalog }, true)
         }
-        Ok(Stored::Nothing | Stored::Unusable(_)) => (ready, false),
+        Ok(_) => (ready, false),
         Err(error) => {
             tracing::warn!(folder = to.folder(), %error, "a ready catalog could not be copied; the next open reads it again");
             (ready, false)
@@ -285,6 +290,7 @@ async fn build(
 async fn still_fits(
     uri: &str,
     options: &OpenOptions,
+    check: CatalogCheck,
     storage: &Storage,
     stored: &mut Catalog,
 ) -> Result<bool> {
@@ -293,7 +299,7 @@ async fn still_fits(
     if format::of(stored.layout).reads_copies() && !still_there(objects, all.clone(), storage).await? {
         return Ok(false); // the seekable copies were removed
     }
-    let is_large = options.catalog.check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS;
+    let is_large = check == CatalogCheck::Auto && objects.len() > MAX_LISTED_OBJECTS;
     if is_large && stored.is_resumed {
         tracing::info!(
             uri = shown(uri),

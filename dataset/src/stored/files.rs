@@ -15,7 +15,7 @@ use arrow::record_batch::RecordBatch;
 use arrow_ipc::convert::fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::writer::FileWriter;
-use arrow_ipc::{Block, root_as_footer};
+use arrow_ipc::{Block, root_as_footer, root_as_message};
 use bytes::Bytes;
 use memmap2::{Mmap, UncheckedAdvice};
 use std::fs::File;
@@ -24,6 +24,8 @@ use std::sync::Arc;
 
 /// Footer length and magic at a file's end.
 const TRAILER_BYTES: usize = 10;
+/// A mark and a length before a message.
+const MESSAGE_PREFIX_BYTES: usize = 8;
 
 /// Encodes a table as a file's bytes.
 pub(crate) fn encode(schema: &SchemaRef, batches: &[RecordBatch]) -> Result<Bytes> {
@@ -100,6 +102,17 @@ fn map(path: &Path, size: u64) -> std::io::Result<Stored> {
     Ok(Stored { bytes: Bytes::from_owner(Owner(Arc::clone(&mapping))), mapping: Some(mapping) })
 }
 
+/// Refuses a compressed message. No catalog has one, and arrow would allocate the lengths that it states.
+fn check_message(bytes: &[u8]) -> Result<(), String> {
+    let metadata = bytes.get(MESSAGE_PREFIX_BYTES..).ok_or("a message is cut off")?;
+    let message = root_as_message(metadata).map_err(|e| e.to_string())?;
+    let dictionary = || message.header_as_dictionary_batch()?.data();
+    match message.header_as_record_batch().or_else(dictionary).and_then(|batch| batch.compression()) {
+        Some(_) => Err("a message is compressed".into()),
+        None => Ok(()),
+    }
+}
+
 /// Returns the table in a file's bytes: its arrays are views of them.
 pub(crate) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), String> {
     let told = |e: arrow::error::ArrowError| e.to_string();
@@ -122,6 +135,10 @@ pub(crate) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), Stri
         }
         Ok(buffer.slice_with_length(offset, head + body))
     };
+    let messages = footer.dictionaries().into_iter().chain(footer.recordBatches());
+    for block in messages.flatten() {
+        check_message(&message(block)?)?;
+    }
     for block in footer.dictionaries().into_iter().flatten() {
         decoder.read_dictionary(block, &message(block)?).map_err(told)?;
     }
@@ -130,4 +147,25 @@ pub(crate) fn decode(bytes: Bytes) -> Result<(SchemaRef, Vec<RecordBatch>), Stri
         batches.extend(decoder.read_record_batch(block, &message(block)?).map_err(told)?);
     }
     Ok((schema, batches))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::UInt64Array;
+    use arrow_ipc::CompressionType;
+    use arrow_ipc::writer::IpcWriteOptions;
+
+    #[test]
+    fn a_compressed_table_is_not_read() {
+        let numbers = Arc::new(UInt64Array::from_iter_values(0..1_000)) as _;
+        let batch = RecordBatch::try_from_iter([("number", numbers)]).unwrap();
+        assert!(decode(encode(&batch.schema(), std::slice::from_ref(&batch)).unwrap()).is_ok());
+        let options =
+            IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME)).unwrap();
+        let mut writer = FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        let compressed = decode(writer.into_inner().unwrap().into());
+        assert_eq!(compressed.unwrap_err(), "a message is compressed");
+    }
 }

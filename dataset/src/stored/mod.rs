@@ -21,7 +21,7 @@ pub(crate) use place::Place;
 pub use same::SameSamples;
 pub(crate) use same::same_samples;
 pub(crate) use save::{save, save_compared};
-pub(crate) use travel::{Parcel, copy};
+pub(crate) use travel::{Parcel, copy, has};
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,5 @@
 //! Where one catalog is stored.
 
-use super::index::INDEX;
-use crate::{ErrorKind, Result, Storage};
-
 /// The folder of one stored catalog.
 pub(crate) struct Place {
     folder: String,
@@ -21,15 +18,6 @@ impl Place {
 
     pub(crate) fn folder(&self) -> &str {
         &self.folder
-    }
-
-    /// Whether a catalog is stored there, of whatever version.
-    pub(crate) async fn has_catalog(&self, storage: &Storage) -> Result<bool> {
-        match storage.head(&self.file(INDEX)).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::Gone => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     pub(crate) fn file(&self, name: &str) -> String {

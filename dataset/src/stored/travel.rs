@@ -13,6 +13,10 @@ use bytes::Bytes;
 /// Limit on a catalog that is received: those of ImageNet in tars take about 100 MB.
 pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
+/// Every table that a catalog may have. The names of an index from outside may be any text.
+const TABLES: [&str; 9] =
+    ["added", "blocks", "objects", "places", "samples", "schema", "source", "unit_index", "units"];
+
 /// A stored catalog as it travels: an index, and the tables that it names.
 pub(crate) struct Parcel {
     index: Index,
@@ -24,7 +28,7 @@ impl Parcel {
     /// # Errors
     /// `BadConfig` for a layout whose archives were unpacked on this machine; storage's errors.
     pub(crate) async fn of(place: &Place, storage: &Storage) -> Result<Self> {
-        Self { index: read_index(&place.file(INDEX), storage).await? }.of_originals()
+        Self { index: read_index(&place.file(INDEX), storage).await? }.with_known_tables()?.of_originals()
     }
 
     /// Takes an index that another machine sent.
@@ -37,7 +41,14 @@ impl Parcel {
         if index.version != VERSION {
             return Err(refused(&format!("it has version {}, this program reads {VERSION}", index.version)));
         }
-        Self { index }.within_limit()?.of_originals()
+        Self { index }.with_known_tables()?.within_limit()?.of_originals()
+    }
+
+    fn with_known_tables(self) -> Result<Self> {
+        match self.index.tables.keys().find(|name| !TABLES.contains(&name.as_str())) {
+            Some(name) => Err(refused(&format!("a catalog has no table {name:?}"))),
+            None => Ok(self),
+        }
     }
 
     /// Refuses a catalog over [`MAX_BYTES`].
@@ -100,11 +111,13 @@ impl Parcel {
     pub(crate) async fn verify(&self, place: &Place, allow: &Allow, storage: &Storage) -> Result<()> {
         let catalog: Catalog =
             load_index(self.index.clone(), place, storage).await.map_err(|why| refused(&why))?;
-        let objects = &catalog.objects;
-        for i in 0..objects.len() {
-            allow.check(&objects.get(i).uri)?;
-        }
-        let identity = identity::identity(catalog.layout, None, objects, &catalog.content, storage).await?;
+        let (objects, allow) = (catalog.objects.clone(), allow.clone());
+        let checked = move || (0..objects.len()).try_for_each(|i| allow.check(&objects.get(i).uri));
+        let checked = tokio::task::spawn_blocking(checked).await; // paths are resolved, millions of them in seconds
+        checked
+            .map_err(|e| Error::new(ErrorKind::Retryable, format!("checking objects was ended: {e}")))??;
+        let identity =
+            identity::identity(catalog.layout, None, &catalog.objects, &catalog.content, storage).await?;
         let blocks = identity::blocks(&catalog.blocks, catalog.block_bytes)?;
         match (Some(identity), Some(blocks)) == (self.index.identity, self.index.blocks) {
             true => Ok(()),
@@ -119,6 +132,14 @@ impl Parcel {
     }
 }
 
+/// Whether `place` has a catalog, of the form that this release makes, of the files whose listing has this hash.
+pub(crate) async fn has(place: &Place, listing: u64, storage: &Storage) -> bool {
+    read_index(&place.file(INDEX), storage).await.is_ok_and(|index| {
+        let columns_version = format::of(index.layout).columns_version();
+        (index.version, index.columns_version, index.fingerprint) == (VERSION, columns_version, listing)
+    })
+}
+
 /// Copies the catalog at `from` to `to`.
 pub(crate) async fn copy(from: &Place, to: &Place, storage: &Storage) -> Result<()> {
     let parcel = Parcel::of(from, storage).await?;
@@ -129,7 +150,7 @@ pub(crate) async fn copy(from: &Place, to: &Place, storage: &Storage) -> Result<
     parcel.finish(to, storage).await
 }
 
-/// Checks that a table has the bytes that its name is a hash of. The names in an index from outside may be any text.
+/// Checks that a table has the bytes that its name is a hash of.
 fn check(name: &str, table: &Table, bytes: &[u8]) -> Result<()> {
     match table.file == table_file(name, bytes) && table.bytes == bytes.len() as u64 {
         true => Ok(()),

@@ -135,7 +135,11 @@ impl Sent {
     }
 
     async fn is_lacking(&self, inbox: &CatalogInbox) -> bool {
-        inbox.lacks(&self.dataset.spec().source, own()).await.unwrap()
+        self.is_lacking_of(inbox, self.dataset.stored_catalogs()[0].clone().unwrap().listing()).await
+    }
+
+    async fn is_lacking_of(&self, inbox: &CatalogInbox, listing: u64) -> bool {
+        inbox.lacks(&self.dataset.spec().source, own(), listing).await.unwrap()
     }
 }
 
@@ -153,7 +157,7 @@ async fn a_catalog_that_was_sent_is_checked_before_it_is_used() {
     let allowed = path(data.path());
 
     type Change = fn(&mut serde_json::Value);
-    let forged: [(&str, Change); 6] = [
+    let forged: [(&str, Change); 7] = [
         ("hashes", |index| index["identity"] = 1.into()),
         ("hashes", |index| index["blocks"] = 1.into()),
         ("has version 3", |index| index["version"] = 3.into()),
@@ -162,6 +166,12 @@ async fn a_catalog_that_was_sent_is_checked_before_it_is_used() {
             index["tables"]["objects"]["file"] = "../../objects-0000000000000000.arrow".into()
         }),
         ("does not parse", |index| index["tables"] = 1.into()),
+        ("has no table", |index| {
+            // In full agreement with the bytes, and outside of the inbox.
+            let table = index["tables"]["objects"].clone();
+            let hash = table["file"].as_str().unwrap().strip_prefix("objects").unwrap().to_owned();
+            index["tables"] = serde_json::json!({ "../../x": { "file": format!("../../x{hash}"), "bytes": table["bytes"], "crc32": table["crc32"] } });
+        }),
     ];
     for (why, change) in forged {
         let error = sent.arrive(&inbox, &sent.with(change), allowed).await.unwrap_err();
@@ -181,6 +191,7 @@ async fn a_catalog_that_was_sent_is_checked_before_it_is_used() {
 
     sent.arrive(&inbox, &sent.index, allowed).await.unwrap();
     assert!(!sent.is_lacking(&inbox).await);
+    assert!(sent.is_lacking_of(&inbox, 1).await, "that of other files");
     let with_inbox = CatalogOptions { sources: vec![inbox.source()], ..own().catalog };
     let (opened, read) = counted(data.path(), with_inbox).await;
     assert_eq!(read, 0);

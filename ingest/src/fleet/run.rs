@@ -330,7 +330,7 @@ impl<D: Destination> FleetDriver<D> {
         let (plan, introduction) = (self.plan_id.clone(), self.job.introduction.clone());
         self.tasks.spawn(async move {
             let Ok(_few_at_once) = warming.acquire_owned().await else { return };
-            let result = warm(&*connect, &member, token.as_ref(), (&plan, &introduction)).await;
+            let result = warm(connect, &member, token.as_ref(), (&plan, &introduction)).await;
             let _unheard = warmed.send((member, result));
         });
     }

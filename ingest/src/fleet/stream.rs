@@ -76,7 +76,7 @@ pub(crate) async fn run<D: Destination>(
         // No driver listens once the run is dropped.
         let _unheard = events.send((id, what));
     };
-    let io = match open(&opening, &*connect, &report).await {
+    let io = match open(&opening, &connect, &report).await {
         Ok(io) => io,
         Err(error) => return report(StreamEvent::Lost(error)),
     };
@@ -101,13 +101,13 @@ pub(crate) async fn run<D: Destination>(
 
 async fn open(
     opening: &Opening,
-    connect: &dyn Connect,
+    connect: &Arc<dyn Connect>,
     report: &impl Fn(StreamEvent),
 ) -> Result<Box<dyn Io>> {
     let member = opening.member.as_str();
     let at_work = || report(StreamEvent::Opening);
     opening.counters.expect(1, 0); // at least, until the tensors' specs are there
-    let mut io = greeted(connect, member, opening.token.as_ref()).await?;
+    let mut io = greeted(&**connect, member, opening.token.as_ref()).await?;
     let mut introduced = false;
     loop {
         let ask = Ask::Open(Box::new(opening.request.clone()));

@@ -1,15 +1,19 @@
 //! Telling a worker of a recipe, with the catalogs that it lacks, and having it open the data set before it is given rows.
 
 use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, greeted, refused, within};
-use crate::wire::{Answer, Ask, Io, PlanId, Token, write_message};
-use crate::{Error, RecipeSpec, Result};
+use crate::wire::{Answer, Ask, Io, Offered, PlanId, Token, write_message};
+use crate::{Error, ErrorKind, RecipeSpec, Result};
 use bytes::Bytes;
 use feedstock_dataset::StoredCatalog;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
+use tokio::sync::{Semaphore, watch};
 
 /// Bytes of a catalog that are sent between two signs of progress.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// Catalogs that a process sends at a time. Those that are not on a local disk are in its memory meanwhile.
+static FEW: Semaphore = Semaphore::const_new(2);
 
 /// What a rank can send to a worker that does not know its recipe.
 #[derive(Clone)]
@@ -21,20 +25,24 @@ pub(crate) struct Introduction {
 
 /// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that.
 pub(crate) async fn warm(
-    connect: &dyn Connect,
+    connect: Arc<dyn Connect>,
     member: &str,
     token: Option<&Token>,
     (plan, introduction): (&PlanId, &Introduction),
 ) -> Result<()> {
-    let mut io = greeted(connect, member, token).await?;
-    let mut introduced = false;
+    let mut io = greeted(&*connect, member, token).await?;
+    let mut introduced = introduction.has_catalogs();
+    if introduced {
+        // Another rank may have introduced itself and failed to send the catalogs.
+        io = introduction.send(io, (&connect, member, token), &|| ()).await?;
+    }
     loop {
         within(OPENING_TIMEOUT, member, write_message(&mut io, &Ask::Prepare(plan.clone()))).await?;
         match answer(&mut io, member, &|| ()).await? {
             Answer::Prepared => return Ok(()),
             Answer::Unknown if !introduced => {
                 introduced = true;
-                io = introduction.send(io, (connect, member, token), &|| ()).await?;
+                io = introduction.send(io, (&connect, member, token), &|| ()).await?;
             }
             other => return Err(refused(member, other)),
         }
@@ -42,16 +50,43 @@ pub(crate) async fn warm(
 }
 
 impl Introduction {
+    fn has_catalogs(&self) -> bool {
+        self.catalogs.iter().any(Option::is_some)
+    }
+
     /// Sends the description of the recipe, and the catalogs that the worker lacks. Without these, it builds its own. Returns the
     /// connection, or a new one in its place; `at_work` is called at every sign of progress.
+    ///
+    /// Sending is a task, which goes on when the caller stops to wait: a stream is closed where others can serve meanwhile.
     pub(crate) async fn send(
+        &self,
+        io: Box<dyn Io>,
+        (connect, member, token): (&Arc<dyn Connect>, &str, Option<&Token>),
+        at_work: &impl Fn(),
+    ) -> Result<Box<dyn Io>> {
+        let (progress, mut seen) = watch::channel(());
+        let (this, connect) = (self.clone(), connect.clone());
+        let (to, token) = (member.to_owned(), token.cloned());
+        let sending = tokio::spawn(async move {
+            this.send_all(io, (&*connect, &to, token.as_ref()), &move || progress.send_replace(())).await
+        });
+        while seen.changed().await.is_ok() {
+            at_work();
+        }
+        let ended = |error| Error::new(ErrorKind::Retryable, format!("{member}: sending was ended: {error}"));
+        sending.await.map_err(ended)?
+    }
+
+    async fn send_all(
         &self,
         mut io: Box<dyn Io>,
         (connect, member, token): (&dyn Connect, &str, Option<&Token>),
-        at_work: &impl Fn(),
+        at_work: &(impl Fn() + Sync),
     ) -> Result<Box<dyn Io>> {
-        let offered = (0..).zip(self.catalogs.iter()).filter(|(_, stored)| stored.is_some());
-        let catalogs = offered.map(|(number, _)| number).collect();
+        let stored = (0..).zip(self.catalogs.iter());
+        let offered = stored
+            .filter_map(|(number, stored)| Some(Offered { number, listing: stored.as_ref()?.listing() }));
+        let catalogs = offered.collect();
         let sent = async {
             write_message(&mut io, &Ask::Describe { catalogs }).await?;
             write_message(&mut io, &*self.spec).await
@@ -75,10 +110,11 @@ impl Introduction {
         io: &mut Box<dyn Io>,
         member: &str,
         number: u32,
-        at_work: &impl Fn(),
+        at_work: &(impl Fn() + Sync),
     ) -> Result<()> {
         let stored = self.catalogs.get(number as usize).and_then(Option::as_ref);
         let not_offered = || Error::config(format!("{member} wants a catalog that was not offered"));
+        let few = FEW.acquire().await.map_err(|e| Error::config(e.to_string()))?;
         let (index, tables) = stored.ok_or_else(not_offered)?.read().await?;
         let index = String::from_utf8(index).map_err(|e| Error::config(e.to_string()))?;
         let ask = Ask::Catalog { number, index };
@@ -86,6 +122,7 @@ impl Introduction {
         for table in &tables {
             send_table(io, member, table, at_work).await?;
         }
+        drop(few);
         match answer(io, member, at_work).await? {
             Answer::Taken => {
                 let bytes: usize = tables.iter().map(Bytes::len).sum();
@@ -97,7 +134,12 @@ impl Introduction {
     }
 }
 
-async fn send_table(io: &mut Box<dyn Io>, member: &str, table: &Bytes, at_work: &impl Fn()) -> Result<()> {
+async fn send_table(
+    io: &mut Box<dyn Io>,
+    member: &str,
+    table: &Bytes,
+    at_work: &(impl Fn() + Sync),
+) -> Result<()> {
     for chunk in table.chunks(CHUNK_BYTES) {
         let sent = async {
             io.write_all(chunk).await?;

@@ -164,7 +164,8 @@ pub(crate) fn garbage(what: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::super::message::{
-        Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MESSAGE_BYTES, PlanId, Welcome, WorkerStatus,
+        Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MESSAGE_BYTES, Offered, PlanId, Welcome,
+        WorkerStatus,
     };
     use super::*;
     use crate::Error;
@@ -230,7 +231,7 @@ mod tests {
     async fn every_flipped_bit_of_every_control_message_is_noticed() {
         let failure = || Failure::from(&Error::config("s3://b/x.parquet row 7: damaged"));
         let catalog = Ask::Catalog { number: 1, index: "{}".into() };
-        let describe = Ask::Describe { catalogs: vec![0, 1] };
+        let describe = Ask::Describe { catalogs: vec![Offered { number: 1, listing: 7 }] };
         for ask in [Ask::Status, describe, catalog, Ask::Prepare(plan()), Ask::Open(Box::new(request()))] {
             flip_message(&ask).await;
         }

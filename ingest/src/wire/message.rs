@@ -191,16 +191,25 @@ impl LaneRequest {
     }
 }
 
+/// A catalog that a rank can send.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Offered {
+    /// Which of the recipe's URIs it is of.
+    pub(crate) number: u32,
+    /// The hash of the listing that it fits.
+    pub(crate) listing: u64,
+}
+
 /// What a rank asks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ask {
     /// How are you?
     Status,
-    /// A recipe follows, as a separate message. The rank can send the catalogs of these of its URIs.
+    /// A recipe follows, as a separate message. The rank can send these catalogs.
     Describe {
         #[serde(default)]
-        catalogs: Vec<u32>,
+        catalogs: Vec<Offered>,
     },
     /// A catalog that the worker lacks, by its index. The bytes of its tables follow, in the index's order.
     Catalog { number: u32, index: String },

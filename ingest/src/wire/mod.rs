@@ -8,7 +8,7 @@
 //!  │ ◀──────────────────────────── Unknown: not told of this plan yet
 //!  │ Describe {recipe}, then Open again               │
 //!  │ ◀──────────────────────────── Described {wanted}: catalogs that the worker lacks and the rank can send: Catalog,
-//!  │     and its tables; only before Prepare, by which a rank has a worker open the data set ahead
+//!  │     and its tables. The same before Prepare, by which a rank has a worker open the data set ahead
 //!  │ ◀──────────────────────────── empty messages, every 500 ms, until data set, catalog and ops are ready: not yet
 //!  │ ◀──────────────────────────── Opened: from now on rows can be late; the tensors, then frames without end:
 //!  │     Rows: an Arrow IPC batch of what rides along, then each row's tensor bytes as they stand in a slot
@@ -36,7 +36,7 @@ pub(crate) use frame::{
 };
 pub use message::WorkerStatus;
 pub(crate) use message::{
-    Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId,
+    Answer, Ask, Failure, HELLO_BYTES, Hello, LaneRequest, MAGIC, MESSAGE_BYTES, Offered, PROTOCOL, PlanId,
     SPEC_BYTES, STEP_ROWS, Versions, Welcome, agree, release,
 };
 pub(crate) use secure::{ALPN_GRPC, ALPN_ROWS};

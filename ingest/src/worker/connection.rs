@@ -1,34 +1,30 @@
 //! One connection, from its first bytes to the last frame. It knows nothing of sockets: any bytes in and out will do.
 
+use super::at_work::at_work;
 use super::lane::{Body, FinishedRows, Lane};
 use super::receiving;
 use super::receptions::Reception;
 use crate::wire::{
     ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
-    LaneRequest, MAGIC, MESSAGE_BYTES, PROTOCOL, PlanId, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token,
+    LaneRequest, MAGIC, MESSAGE_BYTES, Offered, PROTOCOL, PlanId, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token,
     Versions, Welcome, WorkerStatus, agree, garbage, read_greeting, read_message, release, write_greeting,
-    write_message, write_not_yet,
+    write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};
-use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// The longest time between two messages of a client.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A rank that was silent for this long is gone. It sends a byte every second, whatever its trainer does.
 const RANK_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A lane that takes longer to open waits for a data set or its ops; where they are ready, it takes milliseconds. With this,
-/// six round trips of 100 ms until a lane is asked for stay below the 750 ms after which a rank calls a worker slow.
-const OPENING_AFTER: Duration = Duration::from_millis(100);
 
 /// Small rows and heads are sent together up to this; larger parts go out as they are.
 const SEND_BYTES: usize = 64 << 10;
@@ -41,7 +37,7 @@ pub(crate) trait Serve: Send + Sync + 'static {
     fn instance(&self) -> (&str, Option<&PathBuf>);
     fn status(&self) -> WorkerStatus;
     /// Takes a recipe down, and returns which of its catalogs are to be sent, of those that the rank can send.
-    fn describe(&self, spec: RecipeSpec, catalogs: Vec<u32>) -> BoxFuture<'_, Result<Vec<Reception>>>;
+    fn describe(&self, spec: RecipeSpec, catalogs: Vec<Offered>) -> BoxFuture<'_, Result<Vec<Reception>>>;
     /// Opens the data set of a recipe; false where the recipe is not known.
     fn prepare(&self, plan: PlanId) -> BoxFuture<'_, Result<bool>>;
     /// A lane; `None` where its recipe is not known.
@@ -74,14 +70,14 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(e) => return Err(e),
         };
-        if matches!(ask, Ask::Prepare(_) | Ask::Open(_)) {
-            receptions.clear(); // what is not sent before is built
+        if !matches!(ask, Ask::Catalog { .. }) {
+            receptions.clear(); // what is not sent at once is built
         }
         let answer = match ask {
             Ask::Status => Answer::Status(server.status()),
             Ask::Describe { catalogs } => {
                 let spec = timeout(ASK_TIMEOUT, read_message(&mut io, SPEC_BYTES)).await??;
-                match at_work(&mut io, server, server.describe(spec, catalogs)).await? {
+                match at_work(&mut io, server.leaving(), server.describe(spec, catalogs)).await? {
                     Ok(wanted) => {
                         receptions = wanted;
                         Answer::Described { wanted: receptions.iter().map(Reception::number).collect() }
@@ -93,51 +89,24 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
                 let wanted = receptions.iter().position(|reception| reception.number() == number);
                 let wanted = wanted.ok_or_else(|| garbage("a catalog that was not asked for".into()))?;
                 let reception = receptions.swap_remove(wanted);
-                let taken = match receiving::tables(&mut io, &reception, &index).await? {
-                    Ok(receiving) => at_work(&mut io, server, receiving.finish().boxed()).await?,
-                    Err(error) => Err(error),
-                };
+                let taken = receiving::catalog(&mut io, &server.leaving(), reception, index).await?;
                 if let Err(error) = taken {
                     return write_message(&mut io, &Answer::Failed(Failure::from(&error))).await;
                 }
                 Answer::Taken
             }
-            Ask::Prepare(plan) => match at_work(&mut io, server, server.prepare(plan)).await? {
+            Ask::Prepare(plan) => match at_work(&mut io, server.leaving(), server.prepare(plan)).await? {
                 Ok(true) => Answer::Prepared,
                 Ok(false) => Answer::Unknown,
                 Err(error) => Answer::Failed(Failure::from(&error)),
             },
-            Ask::Open(request) => match at_work(&mut io, server, server.open(*request)).await? {
+            Ask::Open(request) => match at_work(&mut io, server.leaving(), server.open(*request)).await? {
                 Ok(Some(lane)) => return stream(io, lane, server.leaving()).await,
                 Ok(None) => Answer::Unknown,
                 Err(error) => Answer::Failed(Failure::from(&error)),
             },
         };
         write_message(&mut io, &answer).await?;
-    }
-}
-
-/// Waits for a data set or a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not
-/// call a worker late that reports this.
-async fn at_work<T, S: Serve + ?Sized>(
-    io: &mut impl Io,
-    server: &S,
-    mut work: BoxFuture<'_, Result<T>>,
-) -> io::Result<Result<T>> {
-    let leaving = server.leaving();
-    let gone = || Err(Error::new(ErrorKind::Retryable, "the worker is going away; ask another one"));
-    if *leaving.borrow() {
-        return Ok(gone());
-    }
-    let mut tick = interval_at(Instant::now() + OPENING_AFTER, ALIVE_EVERY);
-    loop {
-        tokio::select! {
-            biased;
-            done = &mut work => return Ok(if *leaving.borrow() { gone() } else { done }),
-            _ = tick.tick() => {
-                write_not_yet(io).await?;
-            }
-        }
     }
 }
 

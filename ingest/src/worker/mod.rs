@@ -7,6 +7,7 @@
 //! It keeps no state but caches: recipes that ranks described, with their data sets opened. Memory is bounded by `memory_bytes`,
 //! from which each stream gets a share for its blocks, and by the steps of each stream that wait to be sent.
 
+mod at_work;
 mod connection;
 mod flight;
 mod lane;
@@ -36,7 +37,7 @@ use feedstock_dataset::{Allow, CatalogSource, CatalogStore, IoRuntime, OpenOptio
 use feedstock_ops::DECODER_MEMORY;
 use listen::{Listener, bind_unix};
 use memory::Memory;
-use receptions::{OpenWith, Receptions, inbox_folder};
+use receptions::{InboxFolder, OpenWith, Receptions};
 use registry::Registry;
 use service::Service;
 use std::net::{IpAddr, SocketAddr};
@@ -107,10 +108,10 @@ pub struct Worker {
     address: SocketAddr,
     /// The folder of the socket for this host's processes.
     _unix: Option<tempfile::TempDir>,
-    /// The folder of catalogs that ranks sent.
-    _inbox: Option<tempfile::TempDir>,
     io: IoRuntime,
     _tasks: JoinSet<()>,
+    /// Last, so that no task writes there any more.
+    _inbox: Option<InboxFolder>,
 }
 
 impl Worker {
@@ -185,8 +186,8 @@ impl Worker {
         let (folder, unix) = socket(&io)?.unzip();
         let path = folder.as_ref().map(|folder: &tempfile::TempDir| folder.path().join(SOCKET));
         let own = open_with();
-        let inbox = inbox_folder(&own.catalog.store);
-        let at = inbox.as_ref().map(tempfile::TempDir::path);
+        let inbox = InboxFolder::new(&own.catalog.store);
+        let at = inbox.as_ref().map(InboxFolder::path);
         let open_with = restricted(open_with, &own, &allow, at)?;
         let receptions = at.map(|at| Receptions::new(at, open_with.clone(), allow.clone()));
         let registry = Registry::new(open_with, allow, engine, Memory::new(stream_bytes), receptions);
@@ -199,7 +200,7 @@ impl Worker {
         if let Some(unix) = unix {
             tasks.spawn_on(listener.unix(unix), handle);
         }
-        Ok(Self { service, address, _unix: folder, _inbox: inbox, io, _tasks: tasks })
+        Ok(Self { service, address, _unix: folder, io, _tasks: tasks, _inbox: inbox })
     }
 
     /// Returns the address that it listens at.

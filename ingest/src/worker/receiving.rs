@@ -1,43 +1,64 @@
 //! One catalog over a connection: the bytes of its tables, whose sizes its index states.
 
-use super::receptions::{Receiving, Reception};
+use super::at_work::at_work;
+use super::receptions::Reception;
 use crate::Result;
 use crate::wire::{Io, garbage};
+use futures::FutureExt;
 use std::io;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
 
-/// The least rate at which a rank must send, after the first seconds.
-const LEAST_BYTES_PER_S: u64 = 1 << 20;
-const FIRST_SECONDS: u64 = 20;
+/// A rank that sends nothing for this long is given up, so that others need not wait for it.
+const SILENCE: Duration = Duration::from_secs(5);
 
-/// Receives the tables of a catalog whose index has come.
+/// The least rate at which a rank must send, after the first seconds. Where it takes longer, a worker had better build the catalog.
+const LEAST_BYTES_PER_S: u64 = 8 << 20;
+const FIRST_SECONDS: u64 = 10;
+
+/// Bytes that are made room for at a time: a rank may state many and send few.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Receives a catalog whose index has come, and makes it usable.
 ///
 /// # Errors
 /// Those of the connection, also for a rank that sends too slowly. Inside: the catalog's own, after which the connection is of no
 /// more use, since the rest of the tables may be on its way.
-pub(super) async fn tables<'a>(
+pub(super) async fn catalog(
     io: &mut impl Io,
-    reception: &'a Reception,
-    index: &str,
-) -> io::Result<Result<Receiving<'a>>> {
-    let mut receiving = match reception.receive(index).await {
+    leaving: &watch::Receiver<bool>,
+    reception: Reception,
+    index: String,
+) -> io::Result<Result<()>> {
+    let mut receiving = match at_work(io, leaving.clone(), reception.receive(index).boxed()).await? {
         Ok(receiving) => receiving,
         Err(error) => return Ok(Err(error)),
     };
     while let Some(bytes) = receiving.catalog.next_bytes() {
-        let seconds = FIRST_SECONDS + bytes / LEAST_BYTES_PER_S;
-        let deadline = Instant::now() + Duration::from_secs(seconds);
-        let mut table = Vec::new(); // it grows as bytes come: a rank may state many and send few
-        let read = timeout_at(deadline, (&mut *io).take(bytes).read_to_end(&mut table)).await;
-        let read = read.map_err(|_| garbage("a catalog that comes too slowly".into()))??;
-        if read as u64 != bytes {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if let Err(error) = receiving.catalog.put(table.into()).await {
+        let table = table(io, bytes).await?;
+        let stored = at_work(io, leaving.clone(), receiving.catalog.put(table.into()).boxed()).await?;
+        if let Err(error) = stored {
             return Ok(Err(error));
         }
     }
-    Ok(Ok(receiving))
+    at_work(io, leaving.clone(), receiving.finish().boxed()).await
+}
+
+async fn table(io: &mut impl Io, bytes: u64) -> io::Result<Vec<u8>> {
+    let late = |_| garbage("a catalog that comes too slowly".into());
+    let deadline = Instant::now() + Duration::from_secs(FIRST_SECONDS + bytes / LEAST_BYTES_PER_S);
+    let mut table = Vec::new();
+    while (table.len() as u64) < bytes {
+        let chunk = CHUNK_BYTES.min(bytes - table.len() as u64);
+        let mut left = (&mut *io).take(chunk);
+        while left.limit() > 0 {
+            let read = timeout(SILENCE, left.read_buf(&mut table));
+            if timeout_at(deadline, read).await.map_err(late)?.map_err(late)?? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+    Ok(table)
 }

@@ -1,30 +1,36 @@
 //! Catalogs that ranks send, so that a worker need not build them.
 //!
 //! ```text
-//! Describe {which the rank can send} ─▶ those that are lacking, and that no other rank is sending ─▶ Described {wanted}
+//! Describe {what the rank can send} ─▶ those that are lacking, and that no other rank is sending ─▶ Described {wanted}
 //! Catalog {index}, tables            ─▶ CatalogInbox: checked, hashed anew ─▶ Taken
 //! Prepare (any rank's)               ─▶ waits for what is under way, then opens the data set
 //! ```
 
 use crate::recipe::RecipeSpec;
+use crate::wire::Offered;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{
     Allow, CatalogInbox, CatalogSource, CatalogStore, IncomingCatalog, OpenOptions, SourceSpec,
 };
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-/// Catalogs received at once, each with up to 256 MiB of the worker's memory.
+/// Catalogs received at once. Each takes the memory of its largest table, or twice that: at most 512 MiB.
 const AT_ONCE: usize = 2;
 
 /// The folder of an inbox is named so.
 const PREFIX: &str = "received-";
 
-/// Older folders are of workers that were killed.
-const ABANDONED: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Locked for as long as the worker lives.
+const LOCK: &str = "lock";
+
+/// A folder without a lock is not of a worker that is just making it.
+const MADE: Duration = Duration::from_secs(3600);
 
 /// How a worker opens data sets: its own storage options, caches and functions.
 pub(crate) type OpenWith = Arc<dyn Fn() -> OpenOptions + Send + Sync>;
@@ -36,33 +42,57 @@ pub(crate) struct Receptions {
     open_with: OpenWith,
     allow: Allow,
     under_way: Mutex<HashMap<String, watch::Receiver<()>>>,
-    at_once: Semaphore,
+    at_once: Arc<Semaphore>,
 }
 
-/// Makes the folder for catalogs that ranks send, in the worker's cache if it has one. `None` where that fails, which costs time
-/// and nothing else.
-pub(crate) fn inbox_folder(store: &CatalogStore) -> Option<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(PREFIX);
-    let made = match store {
-        CatalogStore::Cache(cache) => {
-            feedstock_dataset::make_private(cache);
-            remove_abandoned(cache);
-            std::fs::create_dir_all(cache).and_then(|()| builder.tempdir_in(cache))
-        }
-        CatalogStore::Beside | CatalogStore::Nowhere => builder.tempdir(),
-    };
-    made.inspect_err(|error| tracing::warn!("no folder for catalogs that ranks could send: {error}")).ok()
+/// The folder for catalogs that ranks send. It is removed when it is dropped or, if the worker was killed, by the next worker
+/// with the same cache.
+pub(crate) struct InboxFolder {
+    folder: tempfile::TempDir,
+    _lock: File,
 }
 
-fn remove_abandoned(cache: &Path) {
-    let is_old = |entry: &std::fs::DirEntry| {
-        let changed = entry.metadata().and_then(|facts| facts.modified());
-        changed.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age > ABANDONED))
-    };
-    for entry in std::fs::read_dir(cache).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_old(&entry) {
+impl InboxFolder {
+    /// Makes it, in the worker's cache if it has one. `None` where that fails, which costs time and nothing else.
+    pub(crate) fn new(store: &CatalogStore) -> Option<Self> {
+        let made = match store {
+            CatalogStore::Cache(cache) => Self::below(cache),
+            CatalogStore::Beside | CatalogStore::Nowhere => Self::below(&std::env::temp_dir()),
+        };
+        made.inspect_err(|error| tracing::warn!("no folder for catalogs that ranks could send: {error}")).ok()
+    }
+
+    fn below(parent: &Path) -> io::Result<Self> {
+        feedstock_dataset::make_private(parent);
+        std::fs::create_dir_all(parent)?;
+        remove_abandoned(parent);
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+        let lock = File::create(folder.path().join(LOCK))?;
+        lock.lock()?;
+        Ok(Self { folder, _lock: lock })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Removes the folders of workers that were killed.
+fn remove_abandoned(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_inbox = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if is_inbox && is_abandoned(&entry).unwrap_or(false) {
             let _used_space = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_abandoned(folder: &std::fs::DirEntry) -> io::Result<bool> {
+    match File::open(folder.path().join(LOCK)) {
+        Ok(lock) => Ok(lock.try_lock().is_ok()),
+        Err(_) => {
+            let age = SystemTime::now().duration_since(folder.metadata()?.modified()?);
+            Ok(age.is_ok_and(|age| age > MADE))
         }
     }
 }
@@ -90,7 +120,7 @@ impl Receptions {
             open_with,
             allow,
             under_way: Mutex::default(),
-            at_once: Semaphore::new(AT_ONCE),
+            at_once: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -100,13 +130,13 @@ impl Receptions {
     }
 
     /// Returns which of the offered catalogs of a recipe are lacking; numbers are those of its URIs.
-    pub(crate) async fn wanted(self: &Arc<Self>, spec: &RecipeSpec, offered: &[u32]) -> Vec<Reception> {
+    pub(crate) async fn wanted(self: &Arc<Self>, spec: &RecipeSpec, offered: &[Offered]) -> Vec<Reception> {
         let sources = spec.dataset.sources();
         let mut wanted = Vec::new();
-        for &number in offered {
+        for &Offered { number, listing } in offered {
             let Some(source) = sources.get(number as usize) else { continue };
             let Some(reception) = self.begin(number, source) else { continue };
-            match self.inbox.lacks(source, self.options()).await {
+            match self.inbox.lacks(source, self.options(), listing).await {
                 Ok(true) => wanted.push(reception),
                 Ok(false) => {}
                 Err(error) => tracing::debug!(%error, "a catalog is not received"),
@@ -161,27 +191,33 @@ impl Reception {
     ///
     /// # Errors
     /// `BadConfig` for a catalog that this release cannot use or that is too large.
-    pub(crate) async fn receive(&self, index: &str) -> Result<Receiving<'_>> {
-        let few = self.owner.at_once.acquire().await;
+    pub(crate) async fn receive(self, index: String) -> Result<Receiving> {
+        let few = self.owner.at_once.clone().acquire_owned().await;
         let few = few.map_err(|_| Error::new(ErrorKind::Retryable, "the worker stops; ask another one"))?;
         let catalog = self.owner.inbox.receive(&self.source, self.owner.options(), index.as_bytes())?;
-        Ok(Receiving { catalog, allow: &self.owner.allow, _few: few })
+        Ok(Receiving { catalog, reception: self, _few: few })
     }
 }
 
 /// A catalog that comes in.
-pub(crate) struct Receiving<'a> {
+pub(crate) struct Receiving {
     pub(crate) catalog: IncomingCatalog,
-    allow: &'a Allow,
-    _few: SemaphorePermit<'a>,
+    reception: Reception,
+    _few: OwnedSemaphorePermit,
 }
 
-impl Receiving<'_> {
-    /// Makes it usable, after all tables have come.
+impl Receiving {
+    /// Makes it usable, after all tables have come. This goes on if the caller stops to wait.
     ///
     /// # Errors
     /// Those of [`IncomingCatalog::finish`].
     pub(crate) async fn finish(self) -> Result<()> {
-        self.catalog.finish(self.allow).await
+        let finishing = tokio::spawn(async move {
+            let Self { catalog, reception, _few } = self;
+            catalog.finish(&reception.owner.allow).await
+        });
+        let ended =
+            |error| Error::new(ErrorKind::Retryable, format!("checking a catalog was ended: {error}"));
+        finishing.await.map_err(ended)?
     }
 }

@@ -12,7 +12,7 @@ use crate::run::job::{Job, Map, sample_bytes};
 use crate::run::large::Spare;
 use crate::run::planner::Planner;
 use crate::run::share::{Share, Sharing};
-use crate::wire::{LaneRequest, PlanId, STEP_ROWS};
+use crate::wire::{LaneRequest, Offered, PlanId, STEP_ROWS};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{
@@ -192,11 +192,13 @@ impl Registry {
     }
 
     /// Returns the catalogs of a recipe that are lacking here, of those that a rank can send.
-    pub(crate) async fn wanted(&self, spec: &RecipeSpec, offered: &[u32]) -> Result<Vec<Reception>> {
+    pub(crate) async fn wanted(&self, spec: &RecipeSpec, offered: &[Offered]) -> Result<Vec<Reception>> {
         self.check_allowed(spec)?;
+        let id = PlanId::of(spec)?;
+        let is_opened = self.known().get(&id).is_some_and(|known| known.opened.is_some());
         match &self.receptions {
-            Some(receptions) => Ok(receptions.wanted(spec, offered).await),
-            None => Ok(Vec::new()),
+            Some(receptions) if !is_opened => Ok(receptions.wanted(spec, offered).await),
+            _ => Ok(Vec::new()),
         }
     }
 

@@ -5,7 +5,7 @@ use super::lane::{FinishedRows, Lane};
 use super::receptions::Reception;
 use super::registry::Registry;
 use crate::recipe::RecipeSpec;
-use crate::wire::{LaneRequest, PROTOCOL, PlanId, Token, WorkerStatus, release};
+use crate::wire::{LaneRequest, Offered, PROTOCOL, PlanId, Token, WorkerStatus, release};
 use crate::{Error, ErrorKind, Result};
 use feedstock_ops::TensorSpec;
 use futures::FutureExt;
@@ -92,7 +92,7 @@ impl Serve for Service {
         }
     }
 
-    fn describe(&self, spec: RecipeSpec, catalogs: Vec<u32>) -> BoxFuture<'_, Result<Vec<Reception>>> {
+    fn describe(&self, spec: RecipeSpec, catalogs: Vec<Offered>) -> BoxFuture<'_, Result<Vec<Reception>>> {
         async move {
             // First, so that no connection that knows the recipe builds a catalog that is about to come.
             let wanted = self.registry.wanted(&spec, &catalogs).await?;

@@ -132,16 +132,21 @@ fn ranks_of(dataset: Dataset) -> Pipeline {
 
 #[test]
 fn workers_take_the_catalog_of_a_rank() {
-    let [dir, cache, other] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let [dir, cache, other, second] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     synth(dir.path(), 203);
     let ranks = ranks_of(stored(dir.path(), cache.path()));
     let alone = batches(&ranks, 3);
-    let (worker, read) = counting_worker(dir.path(), other.path());
-    assert_eq!(batches(&ranks.clone().workers(at([&worker])), 3), alone);
-    assert_eq!(read.load(Ordering::SeqCst), 0, "three ranks, none of which let it build a catalog");
+    let workers = [other.path(), second.path()].map(|cache| counting_worker(dir.path(), cache));
+    for local in [Local::Never, Local::Fallback] {
+        let addresses = at(workers.iter().map(|(worker, _)| worker));
+        assert_eq!(batches(&ranks.clone().workers(addresses.local(local)), 3), alone);
+    }
+    for (_, read) in &workers {
+        assert_eq!(read.load(Ordering::SeqCst), 0, "three ranks, none of which let it build a catalog");
+    }
     let inboxes: Vec<_> = std::fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap()).collect();
     assert!(inboxes.len() == 1 && inboxes[0].file_name().to_str().unwrap().starts_with("received-"));
-    drop(worker);
+    drop(workers);
     assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 0, "what was received goes with the worker");
 
     stored(dir.path(), other.path());

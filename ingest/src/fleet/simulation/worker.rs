@@ -4,7 +4,7 @@ use super::data::{Dice, SLOTS, bytes, plan, specs, warnings};
 use super::throttled::{Limit, Throttled};
 use crate::recipe::RecipeSpec;
 use crate::run::walk::Walk;
-use crate::wire::{LaneRequest, PlanId, RowHead, Token, WorkerStatus};
+use crate::wire::{LaneRequest, Offered, PlanId, RowHead, Token, WorkerStatus};
 use crate::worker::{Body, FinishedRows, Lane, Reception, Serve, serve};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
@@ -111,7 +111,7 @@ impl Serve for Simulated {
         WorkerStatus::default()
     }
 
-    fn describe(&self, spec: RecipeSpec, _: Vec<u32>) -> BoxFuture<'_, Result<Vec<Reception>>> {
+    fn describe(&self, spec: RecipeSpec, _: Vec<Offered>) -> BoxFuture<'_, Result<Vec<Reception>>> {
         assert_eq!(spec, super::data::spec());
         self.told.store(true, Ordering::Relaxed);
         Box::pin(async { Ok(Vec::new()) })
