@@ -82,7 +82,9 @@ def whole_or_none(name: str, value: Any, least: int = 0) -> int | None:
 def folders(name: str, value: Any) -> list[str]:
     """Returns one folder or several as a list; paths are resolved here, because another process may use them."""
     given = [value] if isinstance(value, str | os.PathLike) else value
-    if not isinstance(given, Collection) or not all(isinstance(folder, str | os.PathLike) for folder in given):
+    if not isinstance(given, Collection) or not all(
+        isinstance(folder, str | os.PathLike) for folder in given
+    ):
         raise ConfigError(f"{name} must be a folder or a list of folders; got {value!r}")
     texts = [os.fspath(folder) for folder in given]
     return [text if text == "beside" or "://" in text else os.path.abspath(text) for text in texts]
