@@ -231,7 +231,7 @@ def test_on_nodes_with_labels_also_after_a_loss(
 
 
 def test_in_the_bundles_of_a_placement_group(start: Any, nodes: dict[str, Any]) -> None:
-    """A trainer's actor and a worker share each bundle, so that they are on one node."""
+    """The two bundles are on different nodes, and a worker runs in each."""
     bundles = [{"CPU": 0.2, WORKER_RESOURCE: 1}] * 2
     group = ray.util.placement_group(bundles, strategy="STRICT_SPREAD")
     try:
