@@ -91,7 +91,7 @@ fn restart_markers_are_counted() {
     assert_eq!(reported(&place, &again)["unmarked"], serde_json::json!({ "has_markers": 53 }));
     assert!(text(&place.run(&again).stdout).contains("53 unchanged: they have as many already"));
     let none = ["shard", &to, &place.named("none"), "--restart-interval", "0"];
-    assert!(place.complaint(2, &none).contains("--restart-interval is 0"));
+    assert!(place.complaint(2, &none).contains("--restart-interval must be 1 … 65535 MCUs; got 0"));
 }
 
 #[test]
@@ -100,7 +100,9 @@ fn mistakes_are_reported_in_one_sentence() {
     let (from, to) = (place.named("from"), place.named("to"));
     assert!(place.complaint(2, &["shard", &from, &from]).contains("the data set itself"));
     assert!(place.complaint(2, &["shard", &from, &place.named("")]).contains("not empty"));
-    assert!(place.complaint(2, &["shard", &from, &to, "--max-side", "0"]).contains("--max-side is 0"));
+    assert!(
+        place.complaint(2, &["shard", &from, &to, "--max-side", "0"]).contains("--max-side must be 1 … ")
+    );
     assert!(place.complaint(2, &["shard", &from, &to, "--columns", "pixels"]).contains("pixels"));
     reported(&place, &["shard", &from, &to]);
     assert!(place.complaint(2, &["shard", &from, &to, "--shuffle-seed", "3"]).contains("another rewrite"));

@@ -14,8 +14,6 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) struct Limiter {
     origin: Instant,
     state: Mutex<State>,
-    /// Held by the caller that waits for the next turn of the rate; others come in the order of their calls.
-    turns: tokio::sync::Mutex<()>,
 }
 
 struct State {
@@ -57,8 +55,7 @@ impl Limiter {
         let (waiting, urgent, rest) = (VecDeque::new(), VecDeque::new(), Rest::AfterFirst(delay));
         let (aimd, rate) = (Aimd::new(start, max), RequestRate::default());
         let state = State { aimd, rate, under_way: 0, peak: 0, waiting, urgent, rest };
-        let turns = tokio::sync::Mutex::new(());
-        Arc::new(Self { origin: Instant::now(), state: Mutex::new(state), turns })
+        Arc::new(Self { origin: Instant::now(), state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -106,24 +103,16 @@ impl Limiter {
         while let Some(until) = self.rests_until() {
             sleep_until(until).await;
         }
-        self.turn().await;
+        let turn = self.take_turn();
+        if turn > self.now() {
+            sleep_until(self.origin + turn).await;
+        }
         permit.started = self.now();
         permit
     }
 
-    /// Waits until the rate that the store allows has a turn for one more request. One caller at a time does, so that no turn is
-    /// taken ahead at a rate that is too high by then.
-    async fn turn(&self) {
-        if !self.lock().rate.is_limited() {
-            return;
-        }
-        let _others_wait = self.turns.lock().await;
-        while let Err(turn) = self.take_turn() {
-            sleep_until(self.origin + turn).await;
-        }
-    }
-
-    fn take_turn(&self) -> Result<(), Duration> {
+    /// Returns when the next request may start, by the rate that the store allows.
+    fn take_turn(&self) -> Duration {
         let now = self.now();
         self.lock().rate.take_turn(now)
     }
@@ -293,20 +282,5 @@ mod tests {
         assert_eq!(began.elapsed().as_millis(), 1_000);
         tokio::join!(limiter.acquire(), limiter.acquire_urgently(), async { drop(held) });
         assert_eq!(began.elapsed().as_millis(), 8_000);
-    }
-
-    /// No caller has taken a turn ahead at the old rate.
-    #[tokio::test(start_paused = true)]
-    async fn a_lower_rate_applies_to_callers_that_wait_already() {
-        let (limiter, ms) = (self::limiter(256), Duration::from_millis(1));
-        (0..20).for_each(|_| limiter.record(limiter.now(), Event::Success));
-        limiter.record(limiter.now(), Event::Throttled); // 80 a second remain
-        let began = Instant::now();
-        let callers = futures::future::join_all((0..40).map(|_| async { drop(limiter.acquire().await) }));
-        tokio::join!(callers, async {
-            tokio::time::sleep(100 * ms).await;
-            limiter.record(limiter.now(), Event::Throttled); // 32 a second remain
-        });
-        assert!((800 * ms..1200 * ms).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }

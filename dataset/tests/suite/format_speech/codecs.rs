@@ -93,8 +93,10 @@ async fn they_are_named_in_parquet_and_ipc() {
             let [wav] = &found[..] else { panic!("{name}: {found:?}") };
             assert_eq!(wav.column, "wav", "{name}");
             let sampled = wav.sampled.unwrap_or(200);
-            assert_eq!((wav.samples, sampled % 20), (sampled / 2, 0), "{name}: whole row groups");
-            assert!(sampled >= 100, "{name}: {wav:?}");
+            assert_eq!(wav.samples, sampled / 2, "{name}");
+            if name.ends_with("parquet") {
+                assert!(sampled >= 100 && sampled % 20 == 0, "{name}: whole row groups, not {sampled}");
+            }
         }
     }
 }
