@@ -219,7 +219,7 @@ def test_errors_are_a_small_tree():
 
 def test_storage_settings_have_their_types(imagenet):
     assert len(fs.Dataset(imagenet, storage={"hedge": False, "readers": 64})) == 200
-    with pytest.raises(TypeError):
+    with pytest.raises(fs.ConfigError, match="hedge must be True or False; got 'no'"):
         fs.Dataset(imagenet, storage={"hedge": "no"})
     for wrong in (0, "many"):
         with pytest.raises(fs.ConfigError, match="readers must be an integer >= 1; got"):
