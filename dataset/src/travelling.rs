@@ -83,8 +83,8 @@ impl StoredCatalog {
         self.0.catalog.listing
     }
 
-    /// Reads the catalog as it is stored now, which may be newer than the one that the data set was opened with: its index, and
-    /// its tables. Tables on a local disk are mapped.
+    /// Reads index and tables of the stored catalog, which may be newer than the one that the data set was opened with. Tables on
+    /// a local disk are mapped.
     ///
     /// # Errors
     /// `BadConfig` for a catalog of copies of compressed archives, and for one over 256 MiB; `Gone` if a table is damaged or

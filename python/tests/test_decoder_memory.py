@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from synthetic import noise_images
 
 import feedstock as fs
 
@@ -16,13 +17,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns 12 PNGs of 1000 × 1000 random pixels, written by Pillow: 3 MB each, encoded and decoded."""
-    folder = tmp_path_factory.mktemp("noise")
-    (folder / "class").mkdir()
-    random = np.random.default_rng(1)
-    for sample in range(12):
-        pixels = random.integers(0, 256, (1000, 1000, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "class" / f"{sample:02}.png")
-    return folder
+    return noise_images(tmp_path_factory.mktemp("noise"), 12, 1000, ".png")
 
 
 def pipeline(folder: Path) -> fs.Pipeline:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from synthetic import noise_images
 
 import feedstock as fs
 
@@ -14,13 +14,7 @@ import feedstock as fs
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns 8 baseline JPEGs of 300 × 300 pixels, written by Pillow."""
-    folder = tmp_path_factory.mktemp("photos")
-    (folder / "class").mkdir()
-    random = np.random.default_rng(1)
-    for sample in range(8):
-        pixels = random.integers(0, 256, (300, 300, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "class" / f"{sample}.jpg")
-    return folder
+    return noise_images(tmp_path_factory.mktemp("photos"), 8, 300, ".jpg")
 
 
 def pipeline(folder: Path) -> fs.Pipeline:

@@ -2,12 +2,9 @@
 
 use super::bad_shards::BadShards;
 use super::finished::Finished;
+use crate::Storage;
 use crate::catalog::CatalogOptions;
-use crate::{ObjectRef, Result, Storage};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::num::NonZeroUsize;
-use std::ops::Range;
 use std::path::Path;
 
 /// What a format needs in order to catalog a data set.
@@ -38,21 +35,5 @@ impl Cataloguing<'_> {
     pub(crate) fn reads_at_once(&self) -> usize {
         let limit = self.storage.options().max_concurrency.map_or(CATALOG_READS, NonZeroUsize::get);
         limit.clamp(CATALOG_READS, CATALOG_READS_MAX)
-    }
-
-    /// Returns what an interrupted build found in `range` of a shard, else what `read` finds.
-    pub(super) async fn once<T>(
-        &self,
-        shard: &ObjectRef,
-        range: Range<u64>,
-        read: impl Future<Output = Result<T>>,
-    ) -> Result<T>
-    where
-        T: Serialize + DeserializeOwned + Send + 'static,
-    {
-        match self.finished {
-            Some(finished) => finished.or_read(shard, range, read).await,
-            None => read.await,
-        }
     }
 }

@@ -68,9 +68,10 @@ impl Finished {
         Ok(Self { journal, found, io: io.clone() })
     }
 
-    /// Returns what an earlier build found in `range` of a shard; otherwise awaits `read`, and stores what it found.
+    /// Returns what an earlier build found in `range` of a shard; otherwise awaits `read`, and stores what it found. Without a
+    /// list, it only awaits `read`.
     pub(super) async fn or_read<T>(
-        &self,
+        this: Option<&Self>,
         shard: &ObjectRef,
         range: Range<u64>,
         read: impl Future<Output = Result<T>>,
@@ -78,10 +79,10 @@ impl Finished {
     where
         T: Serialize + DeserializeOwned + Send + 'static,
     {
-        let Some(key) = key(shard, &range) else { return read.await };
-        if let Some(place) = self.found.get(&key).cloned() {
-            let journal = Arc::clone(&self.journal);
-            let found = blocking(&self.io, move || {
+        let Some((this, key)) = this.zip(key(shard, &range)) else { return read.await };
+        if let Some(place) = this.found.get(&key).cloned() {
+            let journal = Arc::clone(&this.journal);
+            let found = blocking(&this.io, move || {
                 let json = journal.part(place)?;
                 serde_json::from_slice(&json).ok().map(|FoundOfLine { found }| found)
             });
@@ -89,8 +90,8 @@ impl Finished {
                 return Ok(found);
             }
         }
-        let (found, journal) = (read.await?, Arc::clone(&self.journal));
-        blocking(&self.io, move || {
+        let (found, journal) = (read.await?, Arc::clone(&this.journal));
+        blocking(&this.io, move || {
             journal.add(&Line { key: &key, found: &found }, range.end - range.start);
             found
         })

@@ -7,12 +7,12 @@
 //!
 //! What cannot be read is left out: a run reports it.
 
-use super::durations::{BLOCK_READS, HEAD_BYTES, HEAD_READS};
+use super::durations::{HEAD_BYTES, HEAD_READS, audio_blocks, block_count};
 use super::options::OpenOptions;
 use super::probe::AudioProbe;
+use crate::Result;
 use crate::catalog::{Catalog, Content, SampleTable, UnsupportedAudio, UnsupportedTally};
 use crate::format::Cataloguing;
-use crate::{BlockId, BlockReader, Result};
 use arrow::array::{Array, AsArray};
 use futures::{StreamExt, stream};
 use std::ops::Range;
@@ -102,15 +102,9 @@ async fn of_blocks(
     probe: &AudioProbe,
     with: &Cataloguing<'_>,
 ) -> Vec<UnsupportedAudio> {
-    let reader = BlockReader::new(catalog.clone(), with.storage.clone(), None, columns);
-    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
-    let blocks = catalog.blocks() as u32;
-    let mut read = stream::iter((0..blocks).step_by(blocks.div_ceil(SAMPLED_BLOCKS).max(1) as usize))
-        .map(|block| {
-            let reader = reader.clone();
-            async move { reader.fetch(BlockId(block), u64::MAX).await }
-        })
-        .buffered(BLOCK_READS);
+    let blocks = block_count(catalog);
+    let step = blocks.div_ceil(SAMPLED_BLOCKS).max(1) as usize;
+    let mut read = audio_blocks(catalog, columns, step, with);
     let mut tallies: Vec<(UnsupportedTally, u64)> =
         catalog.audio.iter().map(|_| (UnsupportedTally::default(), 0)).collect();
     let mut done = 0;

@@ -31,11 +31,11 @@ use crate::catalog::{
     UnsupportedTally,
 };
 use crate::format::Cataloguing;
-use crate::{BlockId, BlockReader, Error, ErrorKind, ObjectRef, Result, Storage};
+use crate::{Block, BlockId, BlockReader, Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::array::{Array, AsArray, Float64Array, Float64Builder};
 use arrow::datatypes::{DataType, Field, Float64Type, Schema};
 use arrow::record_batch::RecordBatch;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -309,9 +309,7 @@ async fn of_units(
     probe: &AudioProbe,
     with: &Cataloguing<'_>,
 ) -> Result<(Float64Array, UnsupportedTally)> {
-    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
-    let blocks = catalog.blocks() as u32;
-    let bytes: u64 = (0..blocks).map(|block| catalog.block(BlockId(block)).bytes).sum();
+    let bytes: u64 = (0..block_count(catalog)).map(|block| catalog.block(BlockId(block)).bytes).sum();
     tracing::info!(
         uri = crate::storage::shown(catalog.uri()),
         "the data set states no durations: reading all {:.1} GB of audio once for them; \
@@ -319,25 +317,14 @@ async fn of_units(
         bytes as f64 / 1e9
     );
     with.options.report(READING_ALL, 0, Some(catalog.samples()));
-    let reader = BlockReader::new(catalog.clone(), with.storage.clone(), None, columns);
-    let mut read = stream::iter(0..blocks)
-        .map(|block| {
-            let reader = reader.clone();
-            async move {
-                let rows = reader.fetch(BlockId(block), u64::MAX).await?.rows;
-                let of = |row: usize| {
-                    let payloads = rows.columns().iter().map(|c| c.as_binary_view());
-                    let clip = payloads.filter(|p| p.is_valid(row)).map(|p| p.value(row)).next()?;
-                    Some(probe.read(clip, clip.len() as u64))
-                };
-                Ok::<Vec<Probe>, Error>((0..rows.num_rows()).map(|row| of(row).unwrap_or_default()).collect())
-            }
-        })
-        .buffered(BLOCK_READS);
+    let mut read = audio_blocks(catalog, columns, 1, with);
     let (mut seconds, mut unsupported) = (Float64Builder::new(), UnsupportedTally::default());
     let mut done = 0;
-    while let Some(block) = read.try_next().await? {
-        for header in block {
+    while let Some(Block { rows, .. }) = read.try_next().await? {
+        for row in 0..rows.num_rows() {
+            let payloads = rows.columns().iter().map(|c| c.as_binary_view());
+            let clip = payloads.filter(|p| p.is_valid(row)).map(|p| p.value(row)).next();
+            let header = clip.map(|clip| probe.read(clip, clip.len() as u64)).unwrap_or_default();
             seconds.append_option(header.seconds);
             unsupported.add(done, header.unsupported);
             done += 1;
@@ -345,6 +332,25 @@ async fn of_units(
         with.options.report(READING_ALL, done, Some(catalog.samples()));
     }
     drop(read);
-    drop(reader);
     Ok((seconds.finish(), unsupported))
+}
+
+/// Reads every `step`-th block of these columns of audio.
+pub(super) fn audio_blocks<'a>(
+    catalog: &Arc<Catalog>,
+    columns: Vec<usize>,
+    step: usize,
+    with: &Cataloguing<'a>,
+) -> impl Stream<Item = Result<Block>> + use<'a> {
+    let reader = BlockReader::new(catalog.clone(), with.storage.clone(), None, columns);
+    let fetch = move |block| {
+        let reader = reader.clone();
+        async move { reader.fetch(BlockId(block), u64::MAX).await }
+    };
+    stream::iter((0..block_count(catalog)).step_by(step)).map(fetch).buffered(BLOCK_READS)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "at most MAX_BLOCKS blocks")]
+pub(super) fn block_count(catalog: &Catalog) -> u32 {
+    catalog.blocks() as u32
 }

@@ -4,10 +4,11 @@
 //! request 1  ─────────────────────────── · · · ✕   lost, or slow: dropped once request 2 is answered
 //! request 2           └ late ──▶ answer ▶ body      the same range of the same version
 //! ```
-//! A read is late if its first byte is, a HEAD request or a page of a listing if the whole answer is. [`Latencies`] learns from the
-//! store's own answers when one is late. Of all requests, at most one in 50 is made twice, in addition to the first few. A hedge waits for that allowance and for a permit, so the store's limit on concurrent requests holds. It has the
-//! next permit that is free: the request that it replaces was first in line before. If a hedge is late too, or fails, another one
-//! follows after twice the time, up to [`HEDGES_MAX`].
+//! A read is late if its first byte is, a HEAD request or a page of a listing if the whole answer is. [`Latencies`] learns from
+//! the store's own answers when one is late. Of all requests, at most one in 50 is made twice, in addition to the first few. A
+//! hedge waits for that allowance and for a permit, so the store's limit on concurrent requests holds. It has the next permit
+//! that is free: the request that it replaces was first in line before. If a hedge is late too, or fails, another one follows
+//! after twice the time, up to [`HEDGES_MAX`].
 //!
 //! The first good answer counts. So does the first failure that a retry cannot change, such as another version of the object. Of
 //! other failures, the last one counts. Each answer that requests a lower rate lowers the limit on concurrent requests.

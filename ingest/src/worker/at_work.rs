@@ -16,7 +16,7 @@ const OPENING_AFTER: Duration = Duration::from_millis(100);
 /// call a worker late that reports this.
 pub(super) async fn at_work<T>(
     io: &mut impl Io,
-    leaving: watch::Receiver<bool>,
+    leaving: &watch::Receiver<bool>,
     mut work: BoxFuture<'_, Result<T>>,
 ) -> io::Result<Result<T>> {
     let gone = || Err(Error::new(ErrorKind::Retryable, "the worker is going away; ask another one"));

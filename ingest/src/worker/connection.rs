@@ -77,7 +77,7 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
             Ask::Status => Answer::Status(server.status()),
             Ask::Describe { catalogs } => {
                 let spec = timeout(ASK_TIMEOUT, read_message(&mut io, SPEC_BYTES)).await??;
-                match at_work(&mut io, server.leaving(), server.describe(spec, catalogs)).await? {
+                match at_work(&mut io, &server.leaving(), server.describe(spec, catalogs)).await? {
                     Ok(wanted) => {
                         receptions = wanted;
                         Answer::Described { wanted: receptions.iter().map(Reception::number).collect() }
@@ -95,12 +95,12 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
                 }
                 Answer::Taken
             }
-            Ask::Prepare(plan) => match at_work(&mut io, server.leaving(), server.prepare(plan)).await? {
+            Ask::Prepare(plan) => match at_work(&mut io, &server.leaving(), server.prepare(plan)).await? {
                 Ok(true) => Answer::Prepared,
                 Ok(false) => Answer::Unknown,
                 Err(error) => Answer::Failed(Failure::from(&error)),
             },
-            Ask::Open(request) => match at_work(&mut io, server.leaving(), server.open(*request)).await? {
+            Ask::Open(request) => match at_work(&mut io, &server.leaving(), server.open(*request)).await? {
                 Ok(Some(lane)) => return stream(io, lane, server.leaving()).await,
                 Ok(None) => Answer::Unknown,
                 Err(error) => Answer::Failed(Failure::from(&error)),

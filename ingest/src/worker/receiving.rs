@@ -18,9 +18,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 const LEAST_BYTES_PER_S: u64 = 8 << 20;
 const FIRST_SECONDS: u64 = 10;
 
-/// Bytes that are made room for at a time: a rank may state many and send few.
-const CHUNK_BYTES: u64 = 1 << 20;
-
 /// Receives a catalog whose index has come, and makes it usable.
 ///
 /// # Errors
@@ -32,32 +29,29 @@ pub(super) async fn catalog(
     reception: Reception,
     index: String,
 ) -> io::Result<Result<()>> {
-    let mut receiving = match at_work(io, leaving.clone(), reception.receive(index).boxed()).await? {
+    let mut receiving = match at_work(io, leaving, reception.receive(index).boxed()).await? {
         Ok(receiving) => receiving,
         Err(error) => return Ok(Err(error)),
     };
     while let Some(bytes) = receiving.catalog.next_bytes() {
         let table = table(io, bytes).await?;
-        let stored = at_work(io, leaving.clone(), receiving.catalog.put(table.into()).boxed()).await?;
+        let stored = at_work(io, leaving, receiving.catalog.put(table.into()).boxed()).await?;
         if let Err(error) = stored {
             return Ok(Err(error));
         }
     }
-    at_work(io, leaving.clone(), receiving.finish().boxed()).await
+    at_work(io, leaving, receiving.finish().boxed()).await
 }
 
+/// Receives one table. Memory is taken as its bytes come: a rank may state many and send few.
 async fn table(io: &mut impl Io, bytes: u64) -> io::Result<Vec<u8>> {
     let late = |_| garbage("a catalog that comes too slowly".into());
     let deadline = Instant::now() + Duration::from_secs(FIRST_SECONDS + bytes / LEAST_BYTES_PER_S);
-    let mut table = Vec::new();
-    while (table.len() as u64) < bytes {
-        let chunk = CHUNK_BYTES.min(bytes - table.len() as u64);
-        let mut left = (&mut *io).take(chunk);
-        while left.limit() > 0 {
-            let read = timeout(SILENCE, left.read_buf(&mut table));
-            if timeout_at(deadline, read).await.map_err(late)?.map_err(late)?? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+    let (mut table, mut left) = (Vec::new(), io.take(bytes));
+    while left.limit() > 0 {
+        let read = timeout(SILENCE, left.read_buf(&mut table));
+        if timeout_at(deadline, read).await.map_err(late)?.map_err(late)?? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
     Ok(table)

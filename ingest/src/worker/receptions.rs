@@ -29,7 +29,7 @@ const PREFIX: &str = "received-";
 /// Locked for as long as the worker lives.
 const LOCK: &str = "lock";
 
-/// A folder without a lock is not of a worker that is just making it.
+/// A folder that is older and has no lock file is not one that a worker is just making.
 const MADE: Duration = Duration::from_secs(3600);
 
 /// How a worker opens data sets: its own storage options, caches and functions.
@@ -88,7 +88,8 @@ fn remove_abandoned(parent: &Path) {
 }
 
 fn is_abandoned(folder: &std::fs::DirEntry) -> io::Result<bool> {
-    match File::open(folder.path().join(LOCK)) {
+    // Open for writing, since NFS locks a file exclusively only then.
+    match File::options().append(true).open(folder.path().join(LOCK)) {
         Ok(lock) => Ok(lock.try_lock().is_ok()),
         Err(_) => {
             let age = SystemTime::now().duration_since(folder.metadata()?.modified()?);

@@ -191,37 +191,44 @@ impl Registry {
         self.known().iter().map(|(id, known)| (id.clone(), known.spec.clone())).collect()
     }
 
-    /// Returns the catalogs of a recipe that are lacking here, of those that a rank can send.
-    pub(crate) async fn wanted(&self, spec: &RecipeSpec, offered: &[Offered]) -> Result<Vec<Reception>> {
-        self.check_allowed(spec)?;
-        let id = PlanId::of(spec)?;
-        let is_opened = self.known().get(&id).is_some_and(|known| known.opened.is_some());
-        match &self.receptions {
-            Some(receptions) if !is_opened => Ok(receptions.wanted(spec, offered).await),
-            _ => Ok(Vec::new()),
-        }
-    }
-
-    fn check_allowed(&self, spec: &RecipeSpec) -> Result<()> {
-        spec.uris().iter().try_for_each(|uri| self.allow.check(uri))
-    }
-
     /// Takes a description down, after checking what it names; nothing is opened yet.
     pub(crate) fn describe(&self, spec: RecipeSpec) -> Result<PlanId> {
-        self.check_allowed(&spec)?;
-        let id = PlanId::of(&spec)?;
+        let id = self.checked(&spec)?;
+        self.keep(id.clone(), spec);
+        Ok(id)
+    }
+
+    /// As [`describe`](Self::describe), for a rank that can send catalogs; returns those that are lacking here.
+    pub(crate) async fn introduce(&self, spec: RecipeSpec, offered: &[Offered]) -> Result<Vec<Reception>> {
+        let id = self.checked(&spec)?;
+        let is_opened = self.known().get(&id).is_some_and(|known| known.opened.is_some());
+        let wanted = match &self.receptions {
+            Some(receptions) if !is_opened => receptions.wanted(&spec, offered).await,
+            _ => Vec::new(),
+        };
+        // Last, so that no connection that knows the recipe builds a catalog that is about to come.
+        self.keep(id, spec);
+        Ok(wanted)
+    }
+
+    /// Returns the name of a recipe, all of whose URIs may be read.
+    fn checked(&self, spec: &RecipeSpec) -> Result<PlanId> {
+        spec.uris().iter().try_for_each(|uri| self.allow.check(uri))?;
+        PlanId::of(spec)
+    }
+
+    fn keep(&self, id: PlanId, spec: RecipeSpec) {
         let mut known = self.known();
         if known.len() >= RECIPES && !known.contains_key(&id) {
             let oldest = known.iter().min_by_key(|(_, known)| known.asked).map(|(id, _)| id.clone());
             oldest.and_then(|id| known.remove(&id));
         }
-        known.entry(id.clone()).or_insert_with(|| Known {
+        known.entry(id).or_insert_with(|| Known {
             spec: Arc::new(spec),
             opened: None,
             asked: Instant::now(),
             check: CatalogCheck::Auto,
         });
-        Ok(id)
     }
 
     /// Opens a lane: its data set, if that is not open, its plan, and a run of the engine. `None`: the recipe is not known

@@ -93,12 +93,7 @@ impl Serve for Service {
     }
 
     fn describe(&self, spec: RecipeSpec, catalogs: Vec<Offered>) -> BoxFuture<'_, Result<Vec<Reception>>> {
-        async move {
-            // First, so that no connection that knows the recipe builds a catalog that is about to come.
-            let wanted = self.registry.wanted(&spec, &catalogs).await?;
-            self.registry.describe(spec).map(|_| wanted)
-        }
-        .boxed()
+        async move { self.registry.introduce(spec, &catalogs).await }.boxed()
     }
 
     fn prepare(&self, plan: PlanId) -> BoxFuture<'_, Result<bool>> {

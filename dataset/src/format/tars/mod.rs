@@ -8,6 +8,7 @@ mod index_read;
 pub(super) mod recognise;
 
 use super::cataloguing::Cataloguing;
+use super::finished::Finished;
 use super::guard::guarded;
 use crate::storage::local_error;
 use crate::{Error, IoRuntime, ObjectRef, Result, Storage};
@@ -80,7 +81,8 @@ pub(super) async fn members_once(
     range: std::ops::Range<u64>,
     with: &Cataloguing<'_>,
 ) -> Result<Vec<Member>> {
-    with.once(object, range.clone(), members(object, range, |_| false, with.storage)).await
+    let walk = members(object, range.clone(), |_| false, with.storage);
+    Finished::or_read(with.finished, object, range, walk).await
 }
 
 /// Walks the tar at `range` of an object, off the I/O threads; `keep` selects the members whose content is returned.

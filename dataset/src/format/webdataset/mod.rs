@@ -17,6 +17,7 @@ use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::format::cataloguing::Cataloguing;
 use crate::format::contract::{Format, Seen};
+use crate::format::finished::Finished;
 use crate::format::guard::guarded;
 use crate::format::json::kind::{Flattened, fields_of, merge, settled};
 use crate::format::json::{Cells, array_of, cells_of, is_numbers, widen};
@@ -112,7 +113,7 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     let parts_at_once = with.reads_at_once() / sources.objects.len().max(1);
     let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
         let read = index::members(&object, indexes, is_kept, parts_at_once, with);
-        let (members, unused) = with.once(&object, 0..object.size, read).await?;
+        let (members, unused) = Finished::or_read(with.finished, &object, 0..object.size, read).await?;
         let tar = tars::blocking(with.storage.io(), move || group(members, &object, RUN_TEXT_BYTES)).await?;
         Ok((tar, unused))
     });
