@@ -366,7 +366,7 @@ def test_misfits_are_named_before_anything_runs(bytes_only, on_cpu, common_voice
     refused("leave the ops that finish does", on_cpu, device="cpu", finish=finish())
     refused("depth", device="cpu", depth=0)
     refused("1 to 64", device="cpu", depth=65)
-    refused("flip 1.5", device="cpu", finish={"image": fs.finish_pictures(flip=1.5)})
+    refused("flip must be 0 … 1; got 1.5", device="cpu", finish={"image": fs.finish_pictures(flip=1.5)})
     refused("both 0", device="cpu", finish=finish(mix=fs.mixup_cutmix(mixup_alpha=0, cutmix_alpha=0)))
     refused("features", device="cpu", finish={"image": fs.finish_features()})
     mixed = finish(mix=fs.mixup_cutmix(labels="image_path"))
