@@ -267,7 +267,7 @@ pub mod simulate {
 /// # let destination = copy.path().to_str().unwrap();
 /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // images of about 64 × 32 pixels
 /// let smaller = RewriteOptions { recode: Some(Recode { max_side: 32, quality: 90 }), ..RewriteOptions::default() };
-/// let report = rewrite(&dataset, destination, &smaller)?;
+/// let report = rewrite(dataset.as_ref(), destination, &smaller)?;
 /// assert_eq!((report.samples, report.shrunk, report.verified), (16, 16, true));
 /// # Ok::<(), feedstock::Error>(())
 /// ```
@@ -289,7 +289,7 @@ pub mod rewrite {
 /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
 /// # let options = feedstock::OpenOptions { catalog, ..feedstock::OpenOptions::default() };
 /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?;
-/// let report = examine(&dataset, &DoctorOptions::default())?;
+/// let report = examine(dataset.as_ref(), &DoctorOptions::default())?;
 /// assert_eq!((report.examined, report.refused()), (16, 0));
 /// assert_eq!(report.columns[0].column, "image");
 /// # Ok::<(), feedstock::Error>(())

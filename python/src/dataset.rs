@@ -164,7 +164,7 @@ impl Dataset {
         options.threads = threads.unwrap_or(options.threads);
         // Ctrl-C ends the wait, and thereby the work.
         let _stop = StopOnDrop(options.stop.clone());
-        let report = call_long(py, move || examine(&dataset, &options))?;
+        let report = call_long(py, move || examine(dataset.as_ref(), &options))?;
         serde_json::to_string(&report)
             .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
     }
@@ -185,7 +185,7 @@ impl Dataset {
 
     /// Returns the URI with its credentials: for pickling, never for printing.
     fn opened_uri(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.0.get(py)?.opened_uri().to_owned())
+        Ok(self.0.get(py)?.as_ref().opened_uri().to_owned())
     }
 
     fn samples(&self, py: Python<'_>) -> PyResult<u64> {

@@ -2,11 +2,12 @@
 
 use crate::pipeline::Pipeline;
 use crate::{BatchSize, Result};
-use feedstock_dataset::{AudioProbe, OpenOptions, Shuffle, Stop};
+use arrow::record_batch::RecordBatch;
+use feedstock_dataset::{AudioProbe, Catalog, OpenOptions, Plan, Shuffle, Stop};
 use feedstock_ingest::{RawBatches, RawOptions};
 use feedstock_ops::ChainSpec;
 use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header, unsupported_codec};
-use std::ops::Deref;
+use std::sync::Arc;
 
 /// Reads the duration of an audio clip, and the codec if it is not decoded, from its header. [`Dataset::open`] uses it for data
 /// sets without durations.
@@ -39,8 +40,8 @@ pub fn audio_probe() -> AudioProbe {
 
 /// An opened data set, the start of a pipeline.
 ///
-/// It adds maps, shuffling and batches to [`feedstock_dataset::Dataset`]. It dereferences to that type for the catalog, SQL
-/// and the plan.
+/// It has what a training job needs. The data set as the crate `feedstock-dataset` knows it, with its storage, caches and plan,
+/// is [`AsRef`].
 #[derive(Debug, Clone)]
 pub struct Dataset(feedstock_dataset::Dataset);
 
@@ -126,6 +127,51 @@ impl Dataset {
         Ok(Self(self.0.columns(names)?))
     }
 
+    /// Returns the number of samples that the filters keep, at least 1.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a data set is never empty: opening or filtering it would fail"
+    )]
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Returns the URI that it was opened by, without user name, password and signature.
+    pub fn uri(&self) -> &str {
+        self.0.uri()
+    }
+
+    /// Returns the catalog of all samples and blocks, filtered or not.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        self.0.catalog()
+    }
+
+    /// Runs a query over the table `catalog` of all samples, such as `select label, count(*) from catalog group by label`. See
+    /// [`feedstock_dataset::Dataset::sql`].
+    ///
+    /// # Errors
+    /// `BadConfig` for an invalid query, with DataFusion's message and the columns; storage's errors.
+    pub async fn sql(&self, query: &str) -> Result<Vec<RecordBatch>> {
+        self.0.sql(query).await
+    }
+
+    /// Computes the order of all epochs. See [`feedstock_dataset::Dataset::plan`].
+    ///
+    /// # Errors
+    /// `BadConfig` if lanes or window are out of range.
+    pub fn plan(&self, shuffle: &Shuffle) -> Result<Plan> {
+        self.0.plan(shuffle)
+    }
+
+    /// Copies the stored catalog to a folder or bucket for other machines. See
+    /// [`feedstock_dataset::Dataset::publish_catalog`].
+    ///
+    /// # Errors
+    /// `BadConfig` if the catalog is not stored or depends on files of this machine; storage's errors.
+    pub async fn publish_catalog(&self, folder: &str) -> Result<()> {
+        self.0.publish_catalog(folder).await
+    }
+
     /// Runs each sample's `column` through a chain of ops; see [`Pipeline::map`].
     pub fn map(self, column: &str, ops: impl Into<ChainSpec>) -> Pipeline {
         Pipeline::new(self.0).map(column, ops)
@@ -174,10 +220,8 @@ impl Dataset {
     }
 }
 
-impl Deref for Dataset {
-    type Target = feedstock_dataset::Dataset;
-
-    fn deref(&self) -> &Self::Target {
+impl AsRef<feedstock_dataset::Dataset> for Dataset {
+    fn as_ref(&self) -> &feedstock_dataset::Dataset {
         &self.0
     }
 }

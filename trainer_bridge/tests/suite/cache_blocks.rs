@@ -36,7 +36,7 @@ fn epoch(pipeline: &Pipeline, from: Option<Cursor>, mut each: impl FnMut()) -> (
 }
 
 fn cache(dataset: &Dataset) -> DiskCacheStats {
-    dataset.disk_cache().unwrap().stats()
+    dataset.as_ref().disk_cache().unwrap().stats()
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn passing_faults_lose_and_double_nothing() {
         let (requests, faulty) = case.s3.requests();
         assert!(faulty >= 8, "only {faulty} of {requests} requests met {rule:?}");
     }
-    assert!(dataset.storage().stats().retries >= 50);
+    assert!(dataset.as_ref().storage().stats().retries >= 50);
 }
 
 #[test]

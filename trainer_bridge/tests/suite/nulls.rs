@@ -91,7 +91,7 @@ fn a_column_has_one_form_in_every_batch() {
     let (_folder, counted) = data(EnabledStatistics::Chunk);
     let columns = ["id", "label", "count", "flag", "pair", "text"];
     for column in columns {
-        assert_eq!(counted.proves_nulls(column), !["id", "count"].contains(&column), "{column}");
+        assert_eq!(counted.as_ref().proves_nulls(column), !["id", "count"].contains(&column), "{column}");
     }
     let forms = tensors(&pipeline(&counted, &columns));
     let expected = [("id", all), ("label", 0), ("count", all), ("flag", 0), ("pair", 0), ("text", 0)];
@@ -102,7 +102,7 @@ fn a_column_has_one_form_in_every_batch() {
     let columns = ["id", "label", "count"];
     let filter = "label is not null";
     for data in [silent.clone().filter(filter).unwrap(), counted.clone().filter(filter).unwrap()] {
-        assert!(!data.proves_nulls("label"));
+        assert!(!data.as_ref().proves_nulls("label"));
         let forms = tensors(&pipeline(&data, &columns));
         assert_eq!(forms, columns.map(|name| (name.to_owned(), all)));
     }
@@ -241,7 +241,7 @@ fn a_part_without_the_column_proves_nulls() {
         silent.columns(&["id"]).unwrap().named("b"),
     ];
     let both = Dataset::concat(parts).unwrap();
-    assert!(both.proves_nulls("count") && !both.proves_nulls("id"));
+    assert!(both.as_ref().proves_nulls("count") && !both.as_ref().proves_nulls("id"));
     let first = both.filter("dataset = 'a'").unwrap();
-    assert!(!first.proves_nulls("count"), "the part that lacks it has no selected sample");
+    assert!(!first.as_ref().proves_nulls("count"), "the part that lacks it has no selected sample");
 }
