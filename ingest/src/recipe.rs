@@ -7,6 +7,7 @@
 use crate::resources::Loaded;
 use crate::run::columns::{check_mapped, unmapped};
 use crate::run::job::Map;
+use crate::run::masks::pair_masks;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{
@@ -341,8 +342,9 @@ impl Recipe {
             }
             let is_further = maps.iter().any(|map| map.column == *column);
             let chain = Arc::new(ops.compile_with(&resources)?.with_salt(map.salt(is_further)?));
-            maps.push(Map { column: column.clone(), output: output.clone(), chain });
+            maps.push(Map { column: column.clone(), output: output.clone(), chain, image: None });
         }
+        pair_masks(&mut maps);
         Ok(maps)
     }
 

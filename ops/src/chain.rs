@@ -10,6 +10,7 @@
 
 mod parse;
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::ragged::RaggedRow;
 use crate::resources::{Need, Resources};
 use crate::scratch::Scratch;
 use crate::seed::{Salt, SampleSeed};
-use crate::spec::TensorSpec;
+use crate::spec::{Layout, TensorSpec};
 use feedstock_base::{Error, Result};
 
 /// The description of a chain: its ops in order.
@@ -231,6 +232,41 @@ impl Chain {
         self.plan.shows_parts()
     }
 
+    /// Returns true if the chain makes masks of classes (`decode_image` with `mode="indices"`).
+    pub fn is_mask(&self) -> bool {
+        self.output().layout == Layout::Hw
+    }
+
+    /// Returns true if the chain decodes images with colours or grey values.
+    pub fn shows_images(&self) -> bool {
+        matches!(self.output().layout, Layout::Hwc | Layout::Chw)
+    }
+
+    /// Reads height and width that an image has after decoding, turned by its EXIF if the chain does that, and before any other op. `None`
+    /// if the chain does not decode images.
+    ///
+    /// ```
+    /// use feedstock_ops::Chain;
+    ///
+    /// # fn encode(width: u32, height: u32, rgb: &[u8]) -> Vec<u8> {
+    /// #     let mut out = Vec::new();
+    /// #     let mut encoder = png::Encoder::new(&mut out, width, height);
+    /// #     encoder.set_color(png::ColorType::Rgb);
+    /// #     encoder.write_header().unwrap().write_image_data(rgb).unwrap();
+    /// #     out
+    /// # }
+    /// let chain = Chain::parse("decode_image,resize:224x224")?;
+    /// assert_eq!(chain.image_size(&encode(2, 1, &[0; 6]))?, Some([1, 2]));
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `BadSample` for a header that cannot be read, or that is over a limit.
+    pub fn image_size(&self, encoded: &[u8]) -> Result<Option<[u32; 2]>> {
+        catch_unwind(AssertUnwindSafe(|| self.plan.image_size(encoded)))
+            .unwrap_or_else(|panic| Err(panicked(&*panic)))
+    }
+
     /// Returns the same chain of images, which leaves the fraction `share` (0 … 1) of the JPEGs that a GPU can decode
     /// encoded. Its rows are ragged, and read as `image::DeferredRow`s.
     ///
@@ -343,14 +379,18 @@ fn guarded(scratch: &mut Scratch, run: impl FnOnce(&mut Scratch) -> Result<()>) 
     let outcome = catch_unwind(AssertUnwindSafe(|| run(scratch))).unwrap_or_else(|panic| {
         scratch.take_warnings();
         scratch.free(); // its buffers may be half written
-        let what = panic.downcast_ref::<String>().map(String::as_str);
-        let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Err(Error::bad_sample(format!(
-            "an op panicked ({what}): a defect in feedstock; please report it with this sample"
-        )))
+        Err(panicked(&*panic))
     });
     scratch.end(&outcome);
     outcome
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let what = panic.downcast_ref::<String>().map(String::as_str);
+    let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    Error::bad_sample(format!(
+        "an op panicked ({what}): a defect in feedstock; please report it with this sample"
+    ))
 }
 
 impl std::fmt::Debug for Chain {

@@ -30,6 +30,14 @@ pub(crate) trait Plan: Send + Sync {
         false
     }
 
+    /// Reads height and width that an image has after decoding and before any other op; `None` for chains of other data.
+    ///
+    /// # Errors
+    /// As [`Chain::apply`](crate::Chain::apply).
+    fn image_size(&self, _encoded: &[u8]) -> Result<Option<[u32; 2]>> {
+        Ok(None)
+    }
+
     /// Returns the same chain, leaving `share` of its JPEGs to a GPU.
     ///
     /// # Errors

@@ -43,6 +43,8 @@ pub enum Layout {
     Hwc,
     /// Channel, height, width.
     Chw,
+    /// Height, width: a mask.
+    Hw,
     /// Time: a waveform, or the tokens of a text.
     T,
     /// Time, feature: one frame after the other.

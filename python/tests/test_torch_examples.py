@@ -49,3 +49,12 @@ def test_fsdp2(imagenet: Path, tmp_path: Path) -> None:
     assert lines[-1].endswith(" of 200 right"), "evaluation did not count each sample once"
     places = sorted(path.parent.name for path in tmp_path.glob("run/*/.metadata"))
     assert places == ["000-000000000150", "001-000000000000"]
+
+
+def test_segmentation() -> None:
+    lines = torchrun("segmentation.py", "--epochs", 3)
+    ends = [line for line in lines if line.startswith("epoch ")]
+    scores = [float(line.split()[4]) for line in ends]
+    assert len(scores) == 3 and scores[-1] > 0.5, lines
+    # 96 scenes of 64 × 64 pixels, less the frame without a class: each sample counted once over both ranks.
+    assert len({line.split()[6] for line in ends}) == 1 and int(ends[0].split()[6]) <= 96 * 64 * 64

@@ -5,16 +5,19 @@ use feedstock_ops::{DType, Layout, TensorSpec};
 
 const CHANNELS: usize = 3;
 
-/// Encodes one sample's tensor as a PNG: u8 or f32, `[h, w, 3]` or `[3, h, w]`.
+/// Encodes one sample's tensor as a PNG: u8 or f32, `[h, w, c]` or `[c, h, w]` with 1 or 3 channels, or a mask `[h, w]`.
 ///
-/// f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised values have no colours.
+/// f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised values have no colours. Each class
+/// of a mask has another colour; class 0 is black.
 pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
-    let (height, width, planar) = match (spec.shape.as_slice(), spec.layout) {
-        (&[height, width, CHANNELS], Layout::Hwc) => (height, width, false),
-        (&[CHANNELS, height, width], Layout::Chw) => (height, width, true),
+    let (height, width, channels) = match (spec.shape.as_slice(), spec.layout) {
+        (&[height, width, channels @ (1 | CHANNELS)], Layout::Hwc)
+        | (&[channels @ (1 | CHANNELS), height, width], Layout::Chw) => (height, width, channels),
+        (&[height, width], Layout::Hw) => (height, width, 1),
         (shape, layout) => {
             return Err(Failure::config(format!(
-                "the result of --ops has shape {shape:?} ({layout:?}); preview shows images of shape [h, w, 3] or [3, h, w]"
+                "the result of --ops has shape {shape:?} ({layout:?}); preview shows images of shape [h, w, c] or [c, h, w] \
+                 with 1 or 3 channels, and masks [h, w]"
             )));
         }
     };
@@ -27,9 +30,19 @@ pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
             )));
         }
     };
-    let pixels = if planar { interleave(&values, width * height) } else { values };
+    let pixels = match (channels, spec.layout) {
+        (_, Layout::Hw) => values.iter().flat_map(|class| colour(*class)).collect(),
+        (1, _) => values.iter().flat_map(|value| [*value; CHANNELS]).collect(),
+        (_, Layout::Chw) => interleave(&values, width * height),
+        _ => values,
+    };
     encode(&pixels, width, height)
         .map_err(|e| Failure::bug(format!("cannot encode a PNG of {width}×{height} px: {e}")))
+}
+
+/// Returns the colour of a class of a mask. The factors are odd, so classes with one colour are 256 apart.
+fn colour(class: u8) -> [u8; CHANNELS] {
+    [37_u8, 91, 151].map(|factor| class.wrapping_mul(factor))
 }
 
 /// Returns a tensor's elements.
@@ -94,6 +107,15 @@ mod tests {
 
     #[test]
     fn tensors_that_are_not_images_are_rejected() {
-        assert!(png(&[0; 80], &TensorSpec::new(DType::U8, [80, 1, 1], Layout::Hwc)).is_err());
+        assert!(png(&[0; 160], &TensorSpec::new(DType::U8, [80, 1, 2], Layout::Hwc)).is_err());
+        assert!(png(&[0; 80], &TensorSpec::new(DType::U8, [80], Layout::T)).is_err());
+    }
+
+    #[test]
+    fn one_channel_is_grey_and_classes_have_colours() {
+        let gray = png(&[7, 9], &TensorSpec::new(DType::U8, [1, 2, 1], Layout::Hwc)).unwrap();
+        assert_eq!(decoded(&gray), [7, 7, 7, 9, 9, 9]);
+        let mask = png(&[0, 1], &TensorSpec::new(DType::U8, [1, 2], Layout::Hw)).unwrap();
+        assert_eq!(decoded(&mask), [0, 0, 0, 37, 91, 151]);
     }
 }

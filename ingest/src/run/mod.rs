@@ -6,6 +6,7 @@ pub(crate) mod engine;
 pub(crate) mod handle;
 pub(crate) mod job;
 pub(crate) mod large;
+pub(crate) mod masks;
 pub(crate) mod planner;
 pub(crate) mod ready;
 pub(crate) mod residency;

@@ -393,7 +393,12 @@ mod tests {
         let job = Job {
             dataset: dataset.clone(),
             plan: dataset.plan(&Shuffle::full(5)).unwrap(),
-            maps: vec![Map { column: "image".into(), output: "image".into(), chain: chain.clone() }],
+            maps: vec![Map {
+                column: "image".into(),
+                output: "image".into(),
+                chain: chain.clone(),
+                image: None,
+            }],
             shape: StepShape { size: StepSize::Rows(8), rank: Rank::new(0, 1), tail: Tail::Short },
             strands: None,
             seed: 3,

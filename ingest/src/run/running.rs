@@ -5,6 +5,7 @@ use crate::pool::Task;
 use crate::run::columns::gather;
 use crate::run::job::{Destination, Finished, Map, Sink};
 use crate::run::large::{Loan, too_large};
+use crate::run::masks::check_mask;
 use crate::run::row_indexes::RunRowIndexes;
 use crate::run::share::Sharing;
 use crate::run::stats::{RunStatus, add_time};
@@ -182,6 +183,11 @@ impl<D: Destination> RunningStep<D> {
                     format!("{}: {problem}; correct the file or set on_error=skip", name()),
                 ))
             })?;
+            if let Some(image) = map.image.map(|image| &self.context.maps[image])
+                && let Ok(of_image) = value(&source.block.rows, &image.column, source.block_row)
+            {
+                check_mask((map, encoded), (image, of_image)).map_err(|e| about(e.context(name())))?;
+            }
             let rows = self.context.rows.as_ref().and_then(|rows| rows.of(index));
             if let Some((rows, column)) = rows {
                 let known = rows.get(column, planned.sample);

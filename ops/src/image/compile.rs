@@ -1,10 +1,10 @@
 //! What an op on images has to implement, and how a chain of them is compiled.
 
 use super::convert::Convert;
-use super::decode::DecodeImage;
+use super::decode::{DecodeImage, DecodeMode};
 use super::geometry::Size;
 use super::stages::{Stage, Stages};
-use super::step::{Crop, FloatOp, Mirror, PixelOp, ResizedCrop, Resizing, Step};
+use super::step::{ByNearest, Crop, FloatOp, Mirror, PixelOp, ResizedCrop, Resizing, Step};
 use crate::plan::{Named, at};
 use crate::resources::Needs;
 use crate::spec::{DType, Layout, TensorSpec};
@@ -54,6 +54,11 @@ impl Compiler {
         Ok(())
     }
 
+    /// True if the image is a mask of classes, whose values are no colours.
+    fn is_mask(&self) -> bool {
+        self.convert.mode == DecodeMode::Indices
+    }
+
     /// The size that every image has here, if it is the same for all.
     pub(crate) fn size(&self) -> Option<Size> {
         self.size
@@ -73,31 +78,49 @@ impl Compiler {
     /// Adds a resize, to `size` if all images get the same.
     pub(crate) fn resize(&mut self, size: Option<Size>, resize: impl Resizing + 'static) -> Result<()> {
         self.size = size;
-        self.push(Step::Resize(Box::new(resize)))
+        let is_mask = self.is_mask();
+        self.push(Step::Resize(if is_mask { Box::new(ByNearest(resize)) } else { Box::new(resize) }))
     }
 
     pub(crate) fn resized_crop(&mut self, crop: impl ResizedCrop + 'static) -> Result<()> {
         self.size = Some(crop.size());
-        self.push(Step::ResizedCrop(Box::new(crop)))
+        let is_mask = self.is_mask();
+        self.push(Step::ResizedCrop(if is_mask { Box::new(ByNearest(crop)) } else { Box::new(crop) }))
     }
 
     pub(crate) fn mirror(&mut self, mirror: impl Mirror + 'static) -> Result<()> {
         self.push(Step::Mirror(Box::new(mirror)))
     }
 
+    /// Adds an op on colours, which leaves masks unchanged.
     pub(crate) fn pixels(&mut self, op: impl PixelOp + 'static) -> Result<()> {
+        if self.is_mask() && op.moves_pixels() {
+            return Err(Error::config(
+                "moves pixels of the image, which a mask (mode=\"indices\") cannot follow",
+            ));
+        }
+        if self.is_mask() {
+            return Ok(());
+        }
         self.push(Step::Pixels(Box::new(op)))
     }
 
-    /// Adds an op on the converted image.
-    pub(crate) fn floats(&mut self, op: impl FloatOp + 'static) {
+    /// Adds an op on the converted image, of three channels.
+    pub(crate) fn floats(&mut self, op: impl FloatOp + 'static) -> Result<()> {
+        if self.convert.mode == DecodeMode::Gray {
+            return Err(Error::config("works on one channel only before to_f32 and normalize"));
+        }
         self.floats.push((self.index, Box::new(op)));
+        Ok(())
     }
 
     /// Converts to f32 in 0 … 1.
     pub(crate) fn convert_to_f32(&mut self) -> Result<()> {
         if self.is_f32() {
             return Err(Error::config("the image is f32 already"));
+        }
+        if self.is_mask() {
+            return Ok(());
         }
         self.convert.unit();
         Ok(())
@@ -109,13 +132,25 @@ impl Compiler {
             return Err(Error::config("comes once, and before random_erasing of f32"));
         }
         self.normalized = true;
+        let of_channel = |channel: usize| (scale_and_bias.0[channel], scale_and_bias.1[channel]);
+        match self.convert.mode {
+            DecodeMode::Indices => return Ok(()),
+            DecodeMode::Gray if of_channel(1) != of_channel(0) || of_channel(2) != of_channel(0) => {
+                return Err(Error::config(
+                    "the image has one channel (mode=\"gray\"); give mean and std three times the same number",
+                ));
+            }
+            DecodeMode::Gray | DecodeMode::Rgb => {}
+        }
         self.convert.normalize(scale_and_bias);
         Ok(())
     }
 
     /// Lays the result out with channels first.
     pub(crate) fn channels_first(&mut self) {
-        self.convert.layout = Layout::Chw;
+        if !self.is_mask() {
+            self.convert.layout = Layout::Chw;
+        }
     }
 
     fn finish(self, decode: DecodeImage) -> Result<Stages> {
@@ -130,7 +165,11 @@ impl Compiler {
             !convert.is_identity() && matches!(stages.last(), Some(Stage { step: Step::Mirror(_), .. }));
         let geometry_end = stages.iter().rposition(|stage| stage.step.is_geometry()).map_or(0, |i| i + 1);
         let (h, w) = (size.height as usize, size.width as usize);
-        let shape = if convert.layout == Layout::Chw { [3, h, w] } else { [h, w, 3] };
+        let shape = match (convert.layout, convert.channels()) {
+            (Layout::Hw, _) => vec![h, w],
+            (Layout::Chw, channels) => vec![channels, h, w],
+            (_, channels) => vec![h, w, channels],
+        };
         let output = TensorSpec::new(convert.dtype, shape, convert.layout);
         Ok(Stages { decode, list: stages, geometry_end, mirror_in_convert, convert, floats, size, output })
     }
@@ -147,7 +186,7 @@ pub(super) fn stages(ops: &[Named<'_, dyn ImageOp>]) -> Result<Stages> {
         index: 0,
         stages: Vec::new(),
         size: None,
-        convert: Convert::NONE,
+        convert: Convert::of_mode(decode.mode),
         normalized: false,
         floats: Vec::new(),
     };

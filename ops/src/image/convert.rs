@@ -1,11 +1,14 @@
 //! The one pass that converts, normalises, mirrors and lays out a finished image.
 
+use super::decode::DecodeMode;
 use super::rows::flip_rgb;
 use crate::spec::{DType, Layout};
 
 /// The conversion at a chain's end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Convert {
+    /// RGB, or three equal channels of which one is written.
+    pub(crate) mode: DecodeMode,
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
     /// f32 result = value · scale + bias, per channel.
@@ -14,13 +17,19 @@ pub(crate) struct Convert {
 }
 
 impl Convert {
-    /// Leaves images as they are between ops.
-    pub(crate) const NONE: Self =
-        Self { dtype: DType::U8, layout: Layout::Hwc, scale: [1.0; 3], bias: [0.0; 3] };
+    /// Leaves values as they are between ops.
+    pub(crate) fn of_mode(mode: DecodeMode) -> Self {
+        let layout = if mode == DecodeMode::Indices { Layout::Hw } else { Layout::Hwc };
+        Self { mode, dtype: DType::U8, layout, scale: [1.0; 3], bias: [0.0; 3] }
+    }
 
     /// Nothing to convert: the last u8 op can write the result itself.
     pub(crate) fn is_identity(&self) -> bool {
-        self.dtype == DType::U8 && self.layout == Layout::Hwc
+        self.mode.is_rgb() && self.dtype == DType::U8 && self.layout == Layout::Hwc
+    }
+
+    pub(crate) fn channels(&self) -> usize {
+        if self.mode.is_rgb() { 3 } else { 1 }
     }
 
     pub(crate) fn unit(&mut self) {
@@ -36,6 +45,9 @@ impl Convert {
 
     /// Converts a dense RGB image, `width` wide, into `out`, mirrored if `flip` is true.
     pub(crate) fn run(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        if !self.mode.is_rgb() {
+            return self.one_channel(rgb, width, flip, out);
+        }
         match (self.layout == Layout::Chw, self.dtype == DType::F32) {
             (false, false) => {
                 out.copy_from_slice(rgb);
@@ -46,6 +58,28 @@ impl Convert {
             (false, true) => self.interleaved_f32(rgb, width, flip, out),
             (true, false) => planar_u8(rgb, width, flip, out),
             (true, true) => self.planar_f32(rgb, width, flip, out),
+        }
+    }
+
+    /// Writes the first channel. With one channel, all layouts are the same.
+    fn one_channel(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+        let (scale, bias) = (self.scale[0], self.bias[0]);
+        let is_f32 = self.dtype == DType::F32;
+        let bytes = self.dtype.bytes();
+        let write = |(pixel, out): (&[u8], &mut [u8])| {
+            if is_f32 {
+                out.copy_from_slice(&(f32::from(pixel[0]) * scale + bias).to_ne_bytes());
+            } else {
+                out[0] = pixel[0];
+            }
+        };
+        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * bytes)) {
+            let pixels = row.chunks_exact(3);
+            if flip {
+                pixels.rev().zip(out.chunks_exact_mut(bytes)).for_each(write);
+            } else {
+                pixels.zip(out.chunks_exact_mut(bytes)).for_each(write);
+            }
         }
     }
 
@@ -115,7 +149,7 @@ mod tests {
             .into_iter()
             .flat_map(|dtype| [Layout::Hwc, Layout::Chw].map(|layout| (dtype, layout)))
         {
-            let mut convert = Convert { dtype, layout, scale: [1.0; 3], bias: [0.0; 3] };
+            let mut convert = Convert { dtype, layout, ..Convert::of_mode(DecodeMode::Rgb) };
             if dtype == DType::F32 {
                 convert.normalize(op.scale_and_bias());
             }

@@ -166,6 +166,10 @@ impl Plan for Deferring {
         self.stages.shows_parts()
     }
 
+    fn image_size(&self, encoded: &[u8]) -> Result<Option<[u32; 2]>> {
+        Ok(Some(Opened::new(encoded, &self.stages.decode)?.size().into()))
+    }
+
     fn apply(
         &self,
         encoded: &[u8],
@@ -244,7 +248,7 @@ impl Stages {
             }
             _ => return None,
         };
-        if self.decode.scaled && opened.is_halved(decoded.size(), self.size) {
+        if self.is_scaled() && opened.is_halved(decoded.size(), self.size) {
             return None;
         }
         let mirrored = flips.iter().fold(false, |mirrored, Stage { index, step }| match step {

@@ -35,7 +35,7 @@ pub(crate) use plan::compile;
 pub use crate::op::constructors::image::*;
 pub use crate::op::image::*;
 pub use decode::{
-    DecodeImage, ImageFormat, ImageHeader, decode_rgb, decode_rgb_warned, read_header, read_mode,
+    DecodeImage, DecodeMode, ImageFormat, ImageHeader, decode_rgb, decode_rgb_warned, read_header, read_mode,
 };
 pub use deferred::{DeferredRow, Shown};
 pub use encode::{ShrinkImage, Shrinker};

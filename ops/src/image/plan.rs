@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::compile::{self, ImageOp};
+use super::decode::Opened;
 use super::deferred::Deferring;
 use super::run::run;
 use super::stages::Stages;
@@ -41,6 +42,10 @@ impl Plan for ImagePlan {
 
     fn shows_parts(&self) -> bool {
         self.0.shows_parts()
+    }
+
+    fn image_size(&self, encoded: &[u8]) -> Result<Option<[u32; 2]>> {
+        Ok(Some(Opened::new(encoded, &self.0.decode)?.size().into()))
     }
 
     fn deferring(&self, share: f64) -> Result<Arc<dyn Plan>> {

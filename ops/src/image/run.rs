@@ -145,7 +145,7 @@ impl Run<'_> {
             Step::Resize(op) => return self.resize(&**op, at),
             Step::Crop(op) => {
                 let (padded, offset) = op.padded(self.size())?;
-                self.pad(padded, offset)?;
+                self.pad(padded, offset, op.fill())?;
                 self.narrow(op.rect(padded, generator));
             }
             Step::ResizedCrop(op) => {
@@ -186,7 +186,7 @@ impl Run<'_> {
         if let Place::Undecoded(region) = self.at {
             let [first, second, _] = &mut self.scratch.buffers;
             let demand = Demand { region, target, scope: self.scope };
-            let scaled = self.stages.decode.scaled;
+            let scaled = self.stages.is_scaled();
             let pixels = self.opened.decode(&mut self.scratch.jpeg, demand, scaled, (first, second))?;
             self.scratch.warnings = pixels.warnings;
             self.at =
@@ -253,8 +253,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Pads with black to `size`, with the image at `[y, x]`.
-    fn pad(&mut self, size: Size, [y, x]: [u32; 2]) -> Result<()> {
+    /// Pads with `fill` to `size`, with the image at `[y, x]`.
+    fn pad(&mut self, size: Size, [y, x]: [u32; 2], fill: u8) -> Result<()> {
         let inner = self.size();
         if inner == size {
             return Ok(());
@@ -266,7 +266,7 @@ impl Run<'_> {
         };
         let (source, target, next) = pair(&mut self.scratch.buffers, index);
         let target = target.take(size.rgb_bytes());
-        target.fill(0);
+        target.fill(fill);
         let (length, width) = (inner.width as usize * 3, size.width as usize);
         for row in 0..inner.height as usize {
             let from = ((view.y as usize + row) * stride + view.x as usize) * 3;

@@ -1,7 +1,7 @@
 //! A compiled chain of ops on images.
 
 use super::convert::Convert;
-use super::decode::DecodeImage;
+use super::decode::{DecodeImage, DecodeMode};
 use super::geometry::{Rect, Size};
 use super::step::{FloatOp, Step};
 use crate::seed::SampleSeed;
@@ -29,6 +29,11 @@ pub(super) struct Stage {
 }
 
 impl Stages {
+    /// Whether JPEGs may be decoded at a fraction of their size: not if their values are classes.
+    pub(super) fn is_scaled(&self) -> bool {
+        self.decode.scaled && self.decode.mode != DecodeMode::Indices
+    }
+
     /// Whether a stage crops.
     pub(super) fn shows_parts(&self) -> bool {
         self.list.iter().any(|stage| matches!(stage.step, Step::Crop(_) | Step::ResizedCrop(_)))

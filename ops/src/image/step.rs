@@ -22,7 +22,7 @@ impl Step {
     }
 }
 
-/// Cuts a rectangle out, after padding with black.
+/// Cuts a rectangle out, after padding.
 pub(crate) trait Crop: Send + Sync {
     /// Returns the size of `image` after padding, and where the image is in it: `[y, x]`.
     ///
@@ -32,6 +32,11 @@ pub(crate) trait Crop: Send + Sync {
 
     /// Returns the rectangle in the padded image.
     fn rect(&self, padded: Size, generator: &mut Generator) -> Rect;
+
+    /// Returns the value that every channel of the padding has.
+    fn fill(&self) -> u8 {
+        0
+    }
 }
 
 /// Resizes the whole image.
@@ -67,9 +72,41 @@ pub(crate) trait PixelOp: Send + Sync {
     /// Works on dense RGB.
     fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter);
 
+    /// True if it moves pixels, so that a mask would no longer fit its image.
+    fn moves_pixels(&self) -> bool {
+        false
+    }
+
     /// True if it may copy the image into the buffer of `augmenter`, which counts as working memory.
     fn copies_image(&self) -> bool {
         false
+    }
+}
+
+/// A resize, or a crop and resize, by the nearest pixel.
+pub(super) struct ByNearest<T>(pub(super) T);
+
+impl<T: Resizing> Resizing for ByNearest<T> {
+    fn target(&self, image: Size) -> Result<Size> {
+        self.0.target(image)
+    }
+
+    fn filter(&self) -> Filter {
+        Filter::Nearest
+    }
+}
+
+impl<T: ResizedCrop> ResizedCrop for ByNearest<T> {
+    fn draw(&self, image: Size, generator: &mut Generator) -> Rect {
+        self.0.draw(image, generator)
+    }
+
+    fn size(&self) -> Size {
+        self.0.size()
+    }
+
+    fn filter(&self) -> Filter {
+        Filter::Nearest
     }
 }
 

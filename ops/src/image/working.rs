@@ -109,7 +109,7 @@ impl Walk<'_> {
     fn decode(&mut self, target: Option<Size>) {
         if let At::Undecoded(region) = self.at {
             let demand = Demand { region, target, scope: self.scope };
-            let (bytes, shown) = self.opened.working_bytes(demand, self.stages.decode.scaled);
+            let (bytes, shown) = self.opened.working_bytes(demand, self.stages.is_scaled());
             self.bytes += bytes;
             self.at = At::Buffer(0, shown);
         }

@@ -44,6 +44,8 @@ mod golden_audio;
 mod hostile_samples;
 #[cfg(all(feature = "audio", feature = "image"))]
 mod limits;
+#[cfg(feature = "image")]
+mod modes;
 #[cfg(all(feature = "audio", feature = "image"))]
 mod op_info;
 #[cfg(feature = "image")]

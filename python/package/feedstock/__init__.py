@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from feedstock._dataset import Dataset
 from feedstock._device import record_stream
 from feedstock._feedstock import Batch, Table, Tensor, __version__
+from feedstock._joint import JointColumn, image, mask
 from feedstock._loader import Loader
 from feedstock._options import LoaderOptions
 from feedstock._pipeline import Pipeline
@@ -85,6 +86,7 @@ __all__ = [
     "ForkError",
     "GoneError",
     "InternalError",
+    "JointColumn",
     "Loader",
     "LoaderOptions",
     "MixupCutmix",
@@ -107,10 +109,12 @@ __all__ = [
     "finish_pictures",
     "global_mvn",
     "horizontal_flip",
+    "image",
     "log_mel",
     "log_mel_librosa",
     "log_mel_torchaudio",
     "log_mel_whisper",
+    "mask",
     "mfcc",
     "mix",
     "mixup_cutmix",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from feedstock._check import batch_sizes, number, one_of, real, seconds, text, whole, whole_or_none
+from feedstock._joint import JointColumn, joint_chains
 from feedstock._loader import Loader
 from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
@@ -54,7 +55,7 @@ class Pipeline:
 
     def map(
         self,
-        column: str,
+        column: str | Mapping[str, JointColumn],
         *ops: Op | Iterable[Op],
         output: str | None = None,
         pad_value: float = 0.0,
@@ -64,8 +65,12 @@ class Pipeline:
 
         One column may be mapped several times, to different outputs. Unmapped columns are passed on unchanged.
 
+        A dict maps several columns by the same ops with the same random numbers, such as an image and its mask:
+        ``map({"image": fs.image(), "mask": fs.mask()}, fs.random_resized_crop(224), fs.horizontal_flip())``. Each column
+        is decoded as its value states. A joint map has no ``output`` and no ``pad_value``.
+
         Args:
-            column: A column of encoded images, audio or text.
+            column: A column of encoded images, audio or text; or a dict of ``fs.image`` and ``fs.mask`` by column.
             *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined.
             output: The name of the resulting tensor [rows, …]; default: ``column``. It must not be the name of another
                 column that no map reads.
@@ -88,6 +93,10 @@ class Pipeline:
         """
         if key is not None and (not isinstance(key, str) or not key):
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
+        if isinstance(column, Mapping):
+            if output is not None or pad_value != 0.0:
+                raise ConfigError("a joint map takes no output and no pad_value; its results have the columns' names")
+            return self._map_jointly(column, ops, key)
         return self._with(
             "map",
             column=text("column", column),
@@ -96,6 +105,17 @@ class Pipeline:
             pad_value=number("pad_value", pad_value),
             key=key,
         )
+
+    def _map_jointly(
+        self, columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]], key: str | None
+    ) -> Pipeline:
+        mapped = {arguments["column"] for method, arguments in self._steps if method == "map"}
+        if key is None and not mapped.isdisjoint(columns):
+            key = "+".join(columns)  # a column's first map draws without a key, every further one by its output
+        pipeline = self
+        for column, chain in joint_chains(columns, ops).items():
+            pipeline = pipeline.map(column, chain, key=key)
+        return pipeline
 
     def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:
         """Runs ``fn(batch)`` on every batch in this process; the loader yields the results, in order.

@@ -1,4 +1,5 @@
-//! `decode_image`: JPEG, PNG and WebP into RGB, only as much as is needed.
+//! `decode_image`: JPEG, PNG and WebP into RGB, only as much as is needed. Pixels of one channel are kept as three equal ones
+//! until the row is written.
 //!
 //! ```text
 //! bytes ─▶ sniff by magic bytes ─▶ header and limits ─▶ region ─▶ RGB in a scratch buffer, and where the region is
@@ -14,6 +15,7 @@
 mod baseline;
 mod exif;
 mod format;
+mod gray;
 mod header;
 mod jpeg;
 mod jpeg_header;
@@ -32,6 +34,6 @@ pub(crate) use opened::{Demand, Opened};
 
 pub use format::{ImageFormat, ImageHeader};
 pub use header::read_header;
-pub use mode::read_mode;
+pub use mode::{DecodeMode, read_mode};
 pub use opened::{decode_rgb, decode_rgb_warned};
 pub use options::DecodeImage;

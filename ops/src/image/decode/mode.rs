@@ -1,12 +1,60 @@
-//! The colour mode that an image is stored in.
+//! The colour mode that an image is stored in, and the one that it is decoded to.
 
 use super::format::{ImageFormat, sniff};
 use super::jpeg_header::JpegHeader;
 use feedstock_base::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// What `decode_image` makes of an image's colours.
+///
+/// ```
+/// use feedstock_ops::ChainSpec;
+/// use feedstock_ops::image::{DecodeImage, DecodeMode};
+/// use feedstock_ops::{resize, to_chw};
+///
+/// let shape = |mode| ChainSpec::from([DecodeImage::new().mode(mode).into(), resize([8, 8])]).compile();
+/// assert_eq!(shape(DecodeMode::Rgb)?.output().shape, [8, 8, 3]);
+/// assert_eq!(shape(DecodeMode::Gray)?.output().shape, [8, 8, 1]);
+/// assert_eq!(shape(DecodeMode::Indices)?.output().shape, [8, 8]);
+/// # Ok::<(), feedstock_ops::Error>(())
+/// ```
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DecodeMode {
+    /// Three channels. Grey becomes three equal channels, and alpha is dropped.
+    #[default]
+    Rgb,
+    /// One channel: luma by ITU-R 601-2, as Pillow's `convert("L")`.
+    Gray,
+    /// One number per pixel, as a mask of classes: a PNG's palette index or its grey value, as `numpy.asarray` of Pillow's
+    /// image (0 and 1 for one bit). Resizing takes the nearest pixel, and ops on colours do nothing, as in torchvision v2 for
+    /// masks. An image with colours and without a palette is a bad sample.
+    Indices,
+}
+
+impl DecodeMode {
+    pub(crate) fn is_rgb(&self) -> bool {
+        *self == Self::Rgb
+    }
+
+    /// Refuses images that have no such pixels.
+    pub(super) fn check(self, bytes: &[u8]) -> Result<()> {
+        if self != Self::Indices {
+            return Ok(());
+        }
+        match read_mode(bytes)? {
+            "P" | "L" | "1" => Ok(()),
+            other => Err(Error::bad_sample(format!(
+                "the image is {other}, and mode=\"indices\" needs a palette or grey values of at most 8 bits"
+            ))),
+        }
+    }
+}
 
 /// Reads the colour mode that an image is stored in from its header, in Pillow's terms: `L` grey, `RGB`, `CMYK` (JPEG),
 /// `P` palette, `LA` and `RGBA` with alpha, `1` one bit, `I;16` grey of 16 bits; and `RGB;16`, whose mode in Pillow is
-/// `RGB`. Feedstock decodes all of them to RGB.
+/// `RGB`. Feedstock decodes all of them to RGB by default; see [`DecodeMode`].
 ///
 /// ```
 /// use feedstock_ops::image::read_mode;

@@ -4,9 +4,11 @@ use std::ops::RangeInclusive;
 
 use super::exif::{self, Orientation};
 use super::format::{ImageFormat, ImageHeader, sniff};
+use super::gray::gray;
 use super::header::read_header;
 use super::jpeg::{self, JpegDecoder};
 use super::jpeg_header::{self, JpegHeader};
+use super::mode::DecodeMode;
 use super::options::DecodeImage;
 use super::pixels::Pixels;
 use super::{baseline, jpeg_scans, png, webp};
@@ -23,6 +25,7 @@ pub(crate) struct Opened<'a> {
     body: Body<'a>,
     stored: Size,
     orientation: Orientation,
+    mode: DecodeMode,
 }
 
 enum Body<'a> {
@@ -58,6 +61,7 @@ impl<'a> Opened<'a> {
             ImageFormat::WebP => (Body::WebP, read_header(bytes)?),
         };
         op.check_limits(header, bytes.len())?;
+        op.mode.check(bytes)?;
         let mut body = body;
         match &mut body {
             Body::Jpeg(jpeg) => {
@@ -69,7 +73,7 @@ impl<'a> Opened<'a> {
         }
         let stored = Size { height: header.height, width: header.width };
         let orientation = if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };
-        Ok(Self { bytes, body, stored, orientation })
+        Ok(Self { bytes, body, stored, orientation, mode: op.mode })
     }
 
     /// Whether crops of the image jump from one restart marker to another, if the number of MCUs between them is in
@@ -130,7 +134,9 @@ impl<'a> Opened<'a> {
                 jpeg.decode(self.bytes, header, (region, denominator), demand.scope, out)?
             }
             Body::Png => {
-                let warnings = png::decode(self.bytes, self.stored, demand.scope, out)?;
+                let pixels =
+                    if self.mode == DecodeMode::Indices { png::Values::Stored } else { png::Values::Rgb };
+                let warnings = png::decode(self.bytes, self.stored, (pixels, demand.scope), out)?;
                 Pixels { warnings, ..self.whole(region) }
             }
             Body::WebP => {
@@ -138,6 +144,9 @@ impl<'a> Opened<'a> {
                 self.whole(region)
             }
         };
+        if self.mode == DecodeMode::Gray {
+            gray(out.bytes_mut(), pixels);
+        }
         if self.orientation == Orientation::UPRIGHT {
             return Ok(pixels);
         }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::format::ImageHeader;
+use super::mode::DecodeMode;
 use crate::image::limits::{
     MAX_COEFFICIENT_BYTES, MAX_HUFFMAN_GROUPS, MAX_PIXELS, MAX_PIXELS_PER_BYTE, MAX_SCAN_BLOCKS, MAX_SCANS,
     RATIO_FREE_PIXELS,
@@ -10,7 +11,8 @@ use crate::image::limits::{
 use crate::limits::over;
 use feedstock_base::{Error, Result};
 
-/// Decodes a JPEG (baseline, progressive, grey, CMYK, YCCK), PNG (every colour type and depth) or WebP into RGB.
+/// Decodes a JPEG (baseline, progressive, grey, CMYK, YCCK), PNG (every colour type and depth) or WebP into RGB, or into one
+/// channel by [`mode`](Self::mode).
 ///
 /// The format follows from the content, not from the name. Grey becomes three equal channels, alpha is dropped (as
 /// Pillow's `convert("RGB")`), 16-bit channels keep their high byte, CMYK goes the way of Pillow's formula.
@@ -27,6 +29,9 @@ use feedstock_base::{Error, Result};
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DecodeImage {
+    /// What is made of the colours; default RGB.
+    #[serde(default, skip_serializing_if = "DecodeMode::is_rgb")]
+    pub mode: DecodeMode,
     /// Turn the image by its EXIF orientation, as Pillow's `ImageOps.exif_transpose`. Default false, as `Image.open`
     /// and torchvision's data sets do. Unreadable EXIF counts as upright.
     #[serde(default)]
@@ -109,6 +114,7 @@ fn is_max_huffman_groups(groups: &u32) -> bool {
 impl Default for DecodeImage {
     fn default() -> Self {
         Self {
+            mode: DecodeMode::Rgb,
             exif_orientation: false,
             scaled: true,
             max_pixels: MAX_PIXELS,
@@ -125,6 +131,12 @@ impl DecodeImage {
     /// Returns the default options.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Sets what is made of the colours.
+    #[must_use]
+    pub fn mode(self, mode: DecodeMode) -> Self {
+        Self { mode, ..self }
     }
 
     /// Sets whether the image is turned by its EXIF orientation.

@@ -47,26 +47,45 @@ pub(super) fn working_bytes(bytes: &[u8], size: Size, scope: Scope) -> u64 {
     width * height * pixel_bytes + ROWS * 8 * width + FIXED_BYTES + other_bytes + rebuilding
 }
 
+/// What is made of stored values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Values {
+    /// Colours, also those of a palette.
+    Rgb,
+    /// Palette indices or grey values, in three equal channels. The image has a palette or is grey.
+    Stored,
+}
+
 /// Decodes into dense RGB. `size` is within the limits. With [`Scope::Stated`], a damaged file is not rebuilt.
 ///
 /// # Errors
 /// `BadSample`, or that of [`exceeds`].
-pub(super) fn decode(bytes: &[u8], size: Size, scope: Scope, out: &mut Buffer) -> Result<Warnings> {
+pub(super) fn decode(
+    bytes: &[u8],
+    size: Size,
+    (values, scope): (Values, Scope),
+    out: &mut Buffer,
+) -> Result<Warnings> {
     let result = if has_partial_palette_entry(bytes) {
         Err(Error::bad_sample("PNG: the palette ends within an entry"))
     } else {
-        decode_as_stored(bytes, size, false, out)
+        decode_as_stored(bytes, size, (values, false), out)
     };
     let Err(error) = result else { return Ok(Warnings::default()) };
     if scope == Scope::Stated {
         return Err(exceeds());
     }
     let Some(png) = rebuilt(bytes, size) else { return Err(error) };
-    decode_as_stored(&png, size, true, out).map_err(|_| error)?;
+    decode_as_stored(&png, size, (values, true), out).map_err(|_| error)?;
     Ok([Warning::DamagedData].into_iter().collect())
 }
 
-fn decode_as_stored(bytes: &[u8], size: Size, ignore_crc: bool, out: &mut Buffer) -> Result<()> {
+fn decode_as_stored(
+    bytes: &[u8],
+    size: Size,
+    (values, ignore_crc): (Values, bool),
+    out: &mut Buffer,
+) -> Result<()> {
     let pixels = size.height as usize * size.width as usize;
     // Ancillary chunks and row buffers: eight bytes a pixel is the widest row (RGBA, 16 bits), plus 1 MiB of text.
     let limits = Limits { bytes: pixels * 8 + (1 << 20) };
@@ -77,9 +96,14 @@ fn decode_as_stored(bytes: &[u8], size: Size, ignore_crc: bool, out: &mut Buffer
     options.set_ignore_iccp_chunk(true);
     let mut decoder = Decoder::new_with_options(Cursor::new(bytes), options);
     decoder.set_limits(limits);
-    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    if values == Values::Rgb {
+        decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    }
     let mut reader = decoder.read_info().map_err(bad)?;
     let (color, depth) = reader.output_color_type();
+    if values == Values::Stored {
+        return stored_values(reader, size, out);
+    }
     let channels = color.samples();
     if depth != BitDepth::Eight || color == ColorType::Indexed {
         return Err(Error::bug(format!("the png crate yields {color:?} {depth:?} after expansion")));
@@ -93,6 +117,34 @@ fn decode_as_stored(bytes: &[u8], size: Size, ignore_crc: bool, out: &mut Buffer
     reader.next_frame(&mut buffer[..pixels * channels]).map_err(bad)?;
     reader.finish().map_err(bad)?;
     to_rgb(buffer, pixels, channels);
+    Ok(())
+}
+
+/// Decodes a palette's indices, or grey values of at most 8 bits, into three equal channels. Values of 2 and 4 bits of grey are
+/// scaled to 0 … 255, as Pillow does; those of one bit stay 0 and 1.
+fn stored_values(mut reader: png::Reader<Cursor<&[u8]>>, size: Size, out: &mut Buffer) -> Result<()> {
+    let (color, depth) = reader.output_color_type();
+    if (reader.info().width, reader.info().height) != (size.width, size.height) {
+        return Err(Error::bad_sample("PNG: the header's size is not the frame's"));
+    }
+    let (width, pixels) = (size.width as usize, size.height as usize * size.width as usize);
+    let line = reader.output_line_size(size.width).ok_or_else(|| Error::bad_sample("PNG: too wide"))?;
+    let buffer = out.take((line * size.height as usize).max(pixels * 3));
+    reader.next_frame(&mut buffer[..line * size.height as usize]).map_err(bad)?;
+    reader.finish().map_err(bad)?;
+    let bits = depth as usize;
+    let scale = match (color, depth) {
+        (ColorType::Grayscale, BitDepth::Two) => 85,
+        (ColorType::Grayscale, BitDepth::Four) => 17,
+        _ => 1,
+    };
+    let (of_byte, mask) = (8 / bits, u8::MAX >> (8 - bits));
+    // Backwards: a pixel's three bytes never reach a source byte that is still needed.
+    for pixel in (0..pixels).rev() {
+        let (row, x) = (pixel / width, pixel % width);
+        let value = (buffer[row * line + x / of_byte] >> ((of_byte - 1 - x % of_byte) * bits)) & mask;
+        buffer[pixel * 3..pixel * 3 + 3].fill(value * scale);
+    }
     Ok(())
 }
 

@@ -124,6 +124,10 @@ impl PixelOp for RandAugment {
         }
     }
 
+    fn moves_pixels(&self) -> bool {
+        true
+    }
+
     fn copies_image(&self) -> bool {
         true
     }

@@ -23,21 +23,28 @@ use feedstock_base::{Error, Result};
 pub struct RandomCrop {
     /// Height and width of the result.
     pub size: Size,
-    /// Black pixels added on each side first; default 0.
+    /// Pixels added on each side first; default 0.
     #[serde(default)]
     pub padding: u32,
-    /// Pad a smaller image with black (on both sides, as torchvision) instead of refusing it; default false.
+    /// Pad a smaller image (on both sides, as torchvision) instead of refusing it; default false.
     #[serde(default)]
     pub pad_if_needed: bool,
+    /// The value of added pixels, in every channel, 0 … 255; default 0. For a mask, the class that a loss ignores.
+    #[serde(default, skip_serializing_if = "is_black")]
+    pub fill: u8,
+}
+
+fn is_black(fill: &u8) -> bool {
+    *fill == 0
 }
 
 impl RandomCrop {
     /// Crops to `size`: a side, or `[height, width]`.
     pub fn new(size: impl Into<Size>) -> Self {
-        Self { size: size.into(), padding: 0, pad_if_needed: false }
+        Self { size: size.into(), padding: 0, pad_if_needed: false, fill: 0 }
     }
 
-    /// Adds `pixels` of black on each side first.
+    /// Adds `pixels` on each side first.
     #[must_use]
     pub fn padding(self, pixels: u32) -> Self {
         Self { padding: pixels, ..self }
@@ -47,6 +54,12 @@ impl RandomCrop {
     #[must_use]
     pub fn pad_if_needed(self, pad: bool) -> Self {
         Self { pad_if_needed: pad, ..self }
+    }
+
+    /// Sets the value of added pixels.
+    #[must_use]
+    pub fn fill(self, fill: u8) -> Self {
+        Self { fill, ..self }
     }
 }
 
@@ -83,5 +96,9 @@ impl Crop for RandomCrop {
         let y = generator.below(image.height - self.size.height + 1);
         let x = generator.below(image.width - self.size.width + 1);
         Rect { x, y, width: self.size.width, height: self.size.height }
+    }
+
+    fn fill(&self) -> u8 {
+        self.fill
     }
 }

@@ -221,8 +221,7 @@ impl ImageOp for RandomErasing {
     fn compile(&self, compiler: &mut Compiler) -> Result<()> {
         self.check()?;
         if compiler.is_f32() {
-            compiler.floats(self.clone());
-            return Ok(());
+            return compiler.floats(self.clone());
         }
         self.check_u8()?;
         compiler.pixels(self.clone())

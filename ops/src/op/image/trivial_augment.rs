@@ -87,6 +87,10 @@ impl PixelOp for TrivialAugment {
         op.draw_and_apply(magnitude, pixels, size, style, generator, augmenter);
     }
 
+    fn moves_pixels(&self) -> bool {
+        true
+    }
+
     fn copies_image(&self) -> bool {
         true
     }

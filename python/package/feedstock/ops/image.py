@@ -1,4 +1,4 @@
-"""Ops on images: from encoded bytes to RGB tensors [height, width, 3], uint8 until converted."""
+"""Ops on images: from encoded bytes to tensors [height, width, channels], uint8 until converted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from feedstock.ops._op import Op
 
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Interpolation = Literal["nearest", "bilinear"]
+Mode = Literal["rgb", "gray", "indices"]
 Size = int | tuple[int, int]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -22,6 +23,7 @@ def _size(size: Size) -> list[int]:
 
 def decode_image(
     *,
+    mode: Mode | None = None,
     exif_orientation: bool | None = None,
     scaled: bool | None = None,
     max_pixels: int | None = None,
@@ -31,12 +33,15 @@ def decode_image(
     max_coefficient_bytes: int | None = None,
     max_huffman_groups: int | None = None,
 ) -> Op:
-    """Decodes JPEG, PNG or WebP to uint8 [height, width, 3] RGB.
+    """Decodes JPEG, PNG or WebP to uint8 [height, width, 3] RGB, or to one channel.
 
     An image over a limit is a bad sample, and the error states the limit, the value and the option. No limit is a time,
     so all ranks and workers accept the same images.
 
     Args:
+        mode: What is made of the colours; default ``"rgb"``. ``"gray"``: luma [height, width, 1], as Pillow's
+            ``convert("L")``. ``"indices"``: a mask of classes [height, width], a PNG's palette indices or grey values of
+            at most 8 bits; resizing then takes the nearest pixel, and ops on colours do nothing. See ``fs.mask``.
         exif_orientation: Whether to rotate the image by its EXIF; default ``False``, as Pillow's ``Image.open``.
         scaled: Whether the JPEG decoder may halve images of at least four times the target size; default ``True``.
         max_pixels: Pixels, checked before allocation; default 89,478,485 (Pillow's limit).
@@ -49,6 +54,7 @@ def decode_image(
     """
     return Op(
         "decode_image",
+        mode=mode,
         exif_orientation=exif_orientation,
         scaled=scaled,
         max_pixels=max_pixels,
@@ -75,15 +81,18 @@ def center_crop(size: Size) -> Op:
     return Op("center_crop", size=_size(size))
 
 
-def random_crop(size: Size, *, padding: int | None = None, pad_if_needed: bool | None = None) -> Op:
+def random_crop(
+    size: Size, *, padding: int | None = None, pad_if_needed: bool | None = None, fill: int | None = None
+) -> Op:
     """Cuts a square of ``size`` pixels, or (height, width), out at random, as torchvision's ``RandomCrop``.
 
     Args:
         size: The side in pixels, or (height, width).
-        padding: Black pixels that are added on each side first; default 0.
+        padding: Pixels that are added on each side first; default 0.
         pad_if_needed: Whether to pad smaller images, which are bad samples otherwise; default ``False``.
+        fill: The value of added pixels in every channel, 0 to 255; default 0.
     """
-    return Op("random_crop", size=_size(size), padding=padding, pad_if_needed=pad_if_needed)
+    return Op("random_crop", size=_size(size), padding=padding, pad_if_needed=pad_if_needed, fill=fill)
 
 
 def random_resized_crop(

@@ -1,0 +1,133 @@
+//! `decode_image` into one channel: grey values, and masks of classes.
+
+use feedstock_ops::{Chain, DType, ErrorKind, SampleSeed, Scratch};
+use png::{BitDepth, ColorType};
+
+/// Returns a PNG whose rows are packed values of `depth`.
+fn png((width, height): (u32, u32), (color, depth): (ColorType, BitDepth), values: &[u8]) -> Vec<u8> {
+    let bits = depth as usize;
+    let packed: Vec<u8> = values
+        .chunks_exact(width as usize)
+        .flat_map(|row| {
+            row.chunks(8 / bits).map(move |values| {
+                let shifted = |(at, value): (usize, &u8)| value << (8 - bits - at * bits);
+                values.iter().enumerate().map(shifted).fold(0, |byte, value| byte | value)
+            })
+        })
+        .collect();
+    let mut out = Vec::new();
+    let mut encoder = png::Encoder::new(&mut out, width, height);
+    encoder.set_color(color);
+    encoder.set_depth(depth);
+    if color == ColorType::Indexed {
+        encoder.set_palette((0..1_usize << bits).flat_map(|i| [i as u8 ^ 0x5A; 3]).collect::<Vec<u8>>());
+    }
+    encoder.write_header().unwrap().write_image_data(&packed).unwrap();
+    out
+}
+
+fn apply(ops: &str, encoded: &[u8]) -> feedstock_ops::Result<Vec<u8>> {
+    let chain = Chain::parse(ops)?;
+    let mut row = vec![0xA5; chain.output().bytes()];
+    chain.apply(encoded, SampleSeed::new(7, 0, 11), &mut Scratch::new(), &mut row)?;
+    Ok(row)
+}
+
+/// Classes 0 … `classes` − 1 in a pattern without symmetry.
+fn classes((width, height): (u32, u32), classes: u32) -> Vec<u8> {
+    (0..width * height).map(|i| ((i * i / 3 + i / width) % classes) as u8).collect()
+}
+
+#[test]
+fn indices_of_every_depth_are_those_stored() {
+    for (depth, count) in
+        [(BitDepth::One, 2), (BitDepth::Two, 4), (BitDepth::Four, 16), (BitDepth::Eight, 256)]
+    {
+        for size in [(13, 9), (16, 2), (1, 1)] {
+            let values = classes(size, count);
+            let ops = format!("decode_image:mode=indices,resize:{}x{}", size.1, size.0);
+            let decoded = apply(&ops, &png(size, (ColorType::Indexed, depth), &values)).unwrap();
+            assert_eq!(decoded, values, "{depth:?} {size:?}");
+        }
+    }
+}
+
+#[test]
+fn grey_masks_have_their_values() {
+    let ops = "decode_image:mode=indices,resize:3x5";
+    for (depth, count, scale) in [(BitDepth::One, 2, 1), (BitDepth::Two, 4, 85), (BitDepth::Eight, 256, 1)] {
+        let values = classes((5, 3), count);
+        let expected: Vec<u8> = values.iter().map(|value| value * scale).collect(); // as Pillow scales two bits
+        assert_eq!(apply(ops, &png((5, 3), (ColorType::Grayscale, depth), &values)).unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_mask_follows_its_image_through_every_op() {
+    let size = (67, 41);
+    let values = classes(size, 200);
+    let rgb: Vec<u8> = values.iter().flat_map(|value| [*value; 3]).collect();
+    let mask = png(size, (ColorType::Indexed, BitDepth::Eight), &values);
+    let image = png(size, (ColorType::Rgb, BitDepth::Eight), &rgb);
+    for geometry in [
+        "random_resized_crop:24:filter=nearest,horizontal_flip",
+        "resize:32:filter=nearest,random_crop:24,horizontal_flip",
+        "random_crop:24:padding=7:fill=200,horizontal_flip:0.9,center_crop:20",
+        "center_crop:60x60",
+    ] {
+        let colour = "color_jitter:0.4,random_erasing:probability=1.0";
+        let of_image = apply(&format!("decode_image,{geometry}"), &image).unwrap();
+        let first: Vec<u8> = of_image.chunks_exact(3).map(|pixel| pixel[0]).collect();
+        for (ops, filter) in [("", ""), (",", colour), (",", "to_f32"), (",", "normalize,to_chw")] {
+            let ops = format!("decode_image:mode=indices,{geometry}{ops}{filter}");
+            assert_eq!(apply(&ops, &mask).unwrap(), first, "{ops}");
+        }
+    }
+    // A filter that would mix classes is not used.
+    let nearest = apply("decode_image:mode=indices,random_resized_crop:24:filter=nearest", &mask).unwrap();
+    assert_eq!(
+        apply("decode_image:mode=indices,random_resized_crop:24:filter=bicubic", &mask).unwrap(),
+        nearest
+    );
+}
+
+#[test]
+fn grey_is_luma_in_one_channel() {
+    let image = png((2, 1), (ColorType::Rgb, BitDepth::Eight), &[255, 0, 0, 10, 20, 30]);
+    let gray = apply("decode_image:mode=gray,resize:1x2", &image).unwrap();
+    assert_eq!(gray, [76, 18]); // 0.299 R + 0.587 G + 0.114 B
+    let output = |ops: &str| Chain::parse(ops).unwrap().output().clone();
+    assert_eq!(output("decode_image:mode=gray,resize:4x5").shape, [4, 5, 1]);
+    assert_eq!(output("decode_image:mode=gray,resize:4x5,to_chw").shape, [1, 4, 5]);
+    let f32s = apply("decode_image:mode=gray,resize:1x2,normalize:mean=0.5/0.5/0.5:std=0.5/0.5/0.5", &image)
+        .unwrap();
+    let f32s: Vec<f32> = f32s.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect();
+    assert!((f32s[0] - (76.0 / 127.5 - 1.0)).abs() < 1e-6 && f32s.len() == 2);
+}
+
+#[test]
+fn what_does_not_fit_a_mode_is_refused() {
+    let rgb = png((2, 1), (ColorType::Rgb, BitDepth::Eight), &[0; 6]);
+    let error = apply("decode_image:mode=indices,resize:1x2", &rgb).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadSample);
+    assert!(error.message().contains("the image is RGB, and mode=\"indices\" needs a palette"), "{error}");
+    for (ops, part) in [
+        ("decode_image:mode=indices,rand_augment,resize:8x8", "moves pixels of the image"),
+        ("decode_image:mode=indices,trivial_augment,resize:8x8", "moves pixels of the image"),
+        ("decode_image:mode=gray,resize:8x8,normalize", "three times the same number"),
+        ("decode_image:mode=gray,resize:8x8,to_f32,random_erasing", "only before to_f32"),
+        ("decode_image:mode=sepia,resize:8x8", "mode"),
+    ] {
+        let error = Chain::parse(ops).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BadConfig);
+        assert!(error.message().contains(part), "{ops}: {error}");
+    }
+}
+
+#[test]
+fn chains_of_before_keep_their_description() {
+    let chain = feedstock_ops::ChainSpec::parse("decode_image,random_crop:8").unwrap();
+    let json = serde_json::to_string(&chain).unwrap();
+    assert!(!json.contains("mode") && !json.contains("fill"), "{json}");
+    assert_eq!(chain.compile().unwrap().output().dtype, DType::U8);
+}

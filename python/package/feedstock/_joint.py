@@ -1,0 +1,80 @@
+"""Several columns of a sample through the same ops: an image and its masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from feedstock.errors import ConfigError
+from feedstock.ops import Op, decode_image
+from feedstock.ops._op import flatten
+
+
+class JointColumn(NamedTuple):
+    """How one column of a joint map is decoded and padded. Made by ``fs.image`` and ``fs.mask``."""
+
+    decode: Op
+    fill: int
+
+
+def image(decode: Op | None = None, *, fill: int = 0) -> JointColumn:
+    """Describes the image of a joint map.
+
+    Args:
+        decode: ``fs.decode_image(…)``, with mode ``"rgb"`` or ``"gray"``; default ``fs.decode_image()``.
+        fill: The value of padding, 0 to 255, for every channel; default 0.
+    """
+    return _column("image", decode_image() if decode is None else decode, fill, is_mask=False)
+
+
+def mask(decode: Op | None = None, *, fill: int = 255) -> JointColumn:
+    """Describes a mask of classes of a joint map.
+
+    Resizing takes the nearest pixel, and ops on colours leave the mask unchanged, as torchvision v2 does for masks. A mask
+    of another size than its image is a bad sample.
+
+    Args:
+        decode: ``fs.decode_image(mode="indices", …)``; default that without other parameters.
+        fill: The class of padding, 0 to 255; default 255, which losses often ignore.
+    """
+    decode = decode_image(mode="indices") if decode is None else decode
+    return _column("mask", decode, fill, is_mask=True)
+
+
+def _column(kind: str, decode: Op, fill: int, *, is_mask: bool) -> JointColumn:
+    if not isinstance(decode, Op) or _fields(decode)["op"] != "decode_image":
+        raise ConfigError(f"{kind} must be given fs.decode_image(…); got {decode!r}")
+    if (_fields(decode).get("mode") == "indices") != is_mask:
+        need = 'mode="indices"' if is_mask else 'mode="rgb" or "gray"'
+        raise ConfigError(f"{kind} must be given fs.decode_image with {need}; got {decode!r}")
+    if not isinstance(fill, int) or not 0 <= fill <= 255:
+        raise ConfigError(f"fill must be an integer from 0 to 255; got {fill!r}")
+    return JointColumn(decode, fill)
+
+
+def joint_chains(
+    columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]]
+) -> dict[str, list[Op]]:
+    """Returns each column's chain: its decoder, then ``ops`` with its padding."""
+    if not columns:
+        raise ConfigError("a joint map must have at least one column; got {}")
+    for name, column in columns.items():
+        if not isinstance(column, JointColumn):
+            raise ConfigError(f"column {name!r} of a joint map must be fs.image(…) or fs.mask(…); got {column!r}")
+    shared = list(flatten(ops))
+    return {
+        name: [column.decode, *(_padded(op, column.fill) for op in shared)] for name, column in columns.items()
+    }
+
+
+def _padded(op: Op, fill: int) -> Op:
+    fields = _fields(op)
+    if fields["op"] != "random_crop" or fill == 0:
+        return op
+    return Op.from_json(json.dumps({**fields, "fill": fill}))
+
+
+def _fields(op: Op) -> dict[str, object]:
+    fields: dict[str, object] = json.loads(op.to_json())
+    return fields
