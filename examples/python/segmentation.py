@@ -5,8 +5,8 @@
     torchrun --nproc-per-node 8 examples/python/segmentation.py --real --classes 150 \\
         --train 's3://corpus/ade20k/train-*.parquet' --val 's3://corpus/ade20k/val-*.parquet'
 
-The data has the columns `image` and `mask` with encoded images, in Parquet, Arrow IPC or WebDataset; a mask is a PNG whose values
-are classes, and 255 where a pixel has none. `--real` trains torchvision's DeepLabV3 with ResNet-50 at 512 px.
+The data has the columns `image` and `mask` with encoded images, in Parquet, Arrow IPC or WebDataset. A mask is a PNG
+whose values are classes, and 255 where a pixel has none. `--real` trains torchvision's DeepLabV3 with ResNet-50 at 512 px.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--real", action="store_true", help="train DeepLabV3 at 512 px")
     parser.add_argument("--train", help="URI of the training data (default: sample data)")
     parser.add_argument("--val", help="URI of the validation data (default: the training data)")
-    parser.add_argument("--classes", type=int, default=4, help="number of classes (default 4, as the sample data)")
+    parser.add_argument(
+        "--classes", type=int, default=4, help="number of classes (default 4, as the sample data)"
+    )
     parser.add_argument("--batch-size", type=int, default=8, help="rows per rank (default 8)")
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
@@ -58,7 +60,9 @@ def main() -> None:
     # feedstock: both columns through the same ops, with the same random numbers for a sample.
     columns = {"image": fs.image(), "mask": fs.mask(fill=IGNORED)}
     crop = fs.random_resized_crop(options.size, scale=(0.25, 1.0)), fs.horizontal_flip()
-    train = fs.Dataset(train_uri).map(columns, *crop, fs.color_jitter(0.3, 0.3, 0.3), fs.normalize(), fs.to_chw())
+    train = fs.Dataset(train_uri).map(
+        columns, *crop, fs.color_jitter(0.3, 0.3, 0.3), fs.normalize(), fs.to_chw()
+    )
     whole = fs.resize((options.size, options.size)), fs.normalize(), fs.to_chw()
     val = fs.Dataset(options.val or train_uri).map(columns, *whole)
     train_loader = torch_loader(train.shuffle(seed=7).batch(options.batch_size), device=device)
@@ -87,7 +91,10 @@ def network(options: argparse.Namespace) -> nn.Module:
     if options.real:
         return torchvision.models.segmentation.deeplabv3_resnet50(num_classes=options.classes)
     return nn.Sequential(
-        nn.Conv2d(3, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(),
+        nn.Conv2d(3, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 5, padding=2),
+        nn.ReLU(),
         nn.Conv2d(16, options.classes, 1),
     )
 
@@ -98,10 +105,8 @@ def logits(model: nn.Module, image: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def evaluate(
-    model: nn.Module, loader: fs.Loader, classes: int, device: torch.device
-) -> tuple[float, int]:
-    """Returns the mean intersection over union, and the number of labelled pixels. Each sample counts once over all ranks."""
+def evaluate(model: nn.Module, loader: fs.Loader, classes: int, device: torch.device) -> tuple[float, int]:
+    """Returns the mean intersection over union, and the number of labelled pixels. Each sample counts once."""
     model.eval()
     confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
     for batch in loader:

@@ -70,18 +70,19 @@ def rows(pipeline: fs.Pipeline, **options: Any) -> dict[int, dict[str, np.ndarra
 
 OPS = [
     fs.random_resized_crop(32, scale=(0.2, 1.0), filter="nearest"),
-    fs.color_jitter(0.4, 0.4),
     fs.horizontal_flip(),
+    fs.color_jitter(0.4, 0.4),
 ]
 CROPS = [fs.random_crop(48, padding=9), fs.horizontal_flip()]
 
 
 def test_a_joint_map_keeps_masks_on_their_images(segmentation: Path) -> None:
     """The colour of a pixel states its class, so any crop of both must agree."""
-    ops = [OPS[0], OPS[2]]
+    ops = OPS[:2]
     found = rows(fs.Dataset(segmentation).map({"image": fs.image(), "mask": fs.mask()}, ops))
     for sample in found.values():
-        assert sample["image"].shape == (32, 32, 3) and sample["mask"].shape == (32, 32)
+        assert sample["image"].shape == (32, 32, 3)
+        assert sample["mask"].shape == (32, 32)
         assert (sample["image"][..., 0] == sample["mask"] * 13).all()
     assert len({sample["mask"].tobytes() for sample in found.values()}) == ROWS
 
@@ -90,7 +91,7 @@ def test_the_image_has_the_bytes_of_its_single_map(segmentation: Path) -> None:
     joint = rows(fs.Dataset(segmentation).map({"image": fs.image(), "mask": fs.mask()}, OPS))
     data = fs.Dataset(segmentation, columns=["id", "image"])
     single = rows(data.map("image", fs.decode_image(), OPS))
-    plain = rows(fs.Dataset(segmentation).map({"image": fs.image(), "mask": fs.mask()}, OPS[0], OPS[2]))
+    plain = rows(fs.Dataset(segmentation).map({"image": fs.image(), "mask": fs.mask()}, OPS[:2]))
     for identity, sample in joint.items():
         assert (sample["image"] == single[identity]["image"]).all()
         assert (sample["mask"] == plain[identity]["mask"]).all()  # colour changes no class
@@ -107,7 +108,9 @@ def test_centre_crops_are_torchvisions(segmentation: Path) -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
     tv_tensors = pytest.importorskip("torchvision.tv_tensors")
     torch = pytest.importorskip("torch")
-    transform = v2.Compose([v2.Resize(40, v2.InterpolationMode.BILINEAR, antialias=True), v2.CenterCrop((36, 30))])
+    transform = v2.Compose(
+        [v2.Resize(40, v2.InterpolationMode.BILINEAR, antialias=True), v2.CenterCrop((36, 30))]
+    )
     ops = [fs.resize(40), fs.center_crop((36, 30))]
     data = fs.Dataset(segmentation)
     found = rows(data.map({"image": fs.image(fs.decode_image(scaled=False)), "mask": fs.mask()}, ops))
@@ -141,8 +144,10 @@ def test_padding_has_the_fill_of_its_column(segmentation: Path) -> None:
 
 def test_two_joint_maps_draw_differently_and_each_agrees(segmentation: Path) -> None:
     data = fs.Dataset(segmentation)
-    chain = [fs.decode_image(), OPS[0], OPS[2]]
-    found = rows(data.map("image", chain, output="first").map({"image": fs.image(), "mask": fs.mask()}, chain[1:]))
+    chain = [fs.decode_image(), *OPS[:2]]
+    found = rows(
+        data.map("image", chain, output="first").map({"image": fs.image(), "mask": fs.mask()}, chain[1:])
+    )
     differ = 0
     for sample in found.values():
         assert (sample["image"][..., 0] == sample["mask"] * 13).all()
@@ -165,7 +170,7 @@ def test_a_mask_of_another_size_is_a_bad_sample(tmp_path: Path) -> None:
     masks[5] = encode(Image.new("L", (11, 12)))
     data = fs.Dataset(write(tmp_path, masks))
     pipeline = data.map({"image": fs.image(), "mask": fs.mask()}, OPS).batch(8).epochs(1)
-    with pytest.raises(fs.SampleError, match=r"the mask is 12×11 \(height × width\), its image in column 'image' 65×85"):
+    with pytest.raises(fs.SampleError, match=r"the mask is 12×11 .*, its image in column 'image' 65×85"):
         list(pipeline.loader(output="numpy"))
     loader = pipeline.on_error("skip", max_fraction=0.1).loader()
     assert sum(int(batch.valid.sum()) for batch in loader) == ROWS - 1
@@ -194,7 +199,9 @@ def test_masks_of_colours_are_refused(tmp_path: Path) -> None:
     masks = [encode(scene(row)[1]) for row in range(ROWS)]
     masks[0] = encode(scene(0)[0])
     pipeline = fs.Dataset(write(tmp_path, masks)).map({"image": fs.image(), "mask": fs.mask()}, OPS).batch(24)
-    with pytest.raises(fs.SampleError, match='the image is RGB, and mode="indices" needs a palette or grey values'):
+    with pytest.raises(
+        fs.SampleError, match='the image is RGB, and mode="indices" needs a palette or grey values'
+    ):
         next(iter(pipeline.loader()))
 
 
@@ -216,5 +223,3 @@ def test_mistakes_are_named(segmentation: Path) -> None:
     with pytest.raises(fs.ConfigError, match="finish"):
         pipeline = data.map(both, fs.resize((8, 8))).batch(8)
         pipeline.loader(device="cpu", finish={"mask": fs.finish_pictures()})
-    with pytest.raises(fs.ConfigError):
-        data.map(both, fs.resize((8, 8))).batch(8).loader(device="cpu", nvjpeg=True)

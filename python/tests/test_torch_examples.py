@@ -55,6 +55,8 @@ def test_segmentation() -> None:
     lines = torchrun("segmentation.py", "--epochs", 3)
     ends = [line for line in lines if line.startswith("epoch ")]
     scores = [float(line.split()[4]) for line in ends]
-    assert len(scores) == 3 and scores[-1] > 0.5, lines
+    assert len(scores) == 3, lines
+    assert scores[-1] > 0.5, lines
     # 96 scenes of 64 × 64 pixels, less the frame without a class: each sample counted once over both ranks.
-    assert len({line.split()[6] for line in ends}) == 1 and int(ends[0].split()[6]) <= 96 * 64 * 64
+    assert len({line.split()[6] for line in ends}) == 1
+    assert int(ends[0].split()[6]) <= 96 * 64 * 64

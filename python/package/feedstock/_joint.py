@@ -31,8 +31,8 @@ def image(decode: Op | None = None, *, fill: int = 0) -> JointColumn:
 def mask(decode: Op | None = None, *, fill: int = 255) -> JointColumn:
     """Describes a mask of classes of a joint map.
 
-    Resizing takes the nearest pixel, and ops on colours leave the mask unchanged, as torchvision v2 does for masks. A mask
-    of another size than its image is a bad sample.
+    Resizing takes the nearest pixel, and ops on colours leave the mask unchanged, as torchvision v2 does for masks. A
+    mask of another size than its image is a bad sample.
 
     Args:
         decode: ``fs.decode_image(mode="indices", …)``; default that without other parameters.
@@ -53,18 +53,19 @@ def _column(kind: str, decode: Op, fill: int, *, is_mask: bool) -> JointColumn:
     return JointColumn(decode, fill)
 
 
-def joint_chains(
-    columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]]
-) -> dict[str, list[Op]]:
+def joint_chains(columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]]) -> dict[str, list[Op]]:
     """Returns each column's chain: its decoder, then ``ops`` with its padding."""
     if not columns:
         raise ConfigError("a joint map must have at least one column; got {}")
     for name, column in columns.items():
         if not isinstance(column, JointColumn):
-            raise ConfigError(f"column {name!r} of a joint map must be fs.image(…) or fs.mask(…); got {column!r}")
+            raise ConfigError(
+                f"column {name!r} of a joint map must be fs.image(…) or fs.mask(…); got {column!r}"
+            )
     shared = list(flatten(ops))
     return {
-        name: [column.decode, *(_padded(op, column.fill) for op in shared)] for name, column in columns.items()
+        name: [column.decode, *(_padded(op, column.fill) for op in shared)]
+        for name, column in columns.items()
     }
 
 

@@ -66,8 +66,8 @@ class Pipeline:
         One column may be mapped several times, to different outputs. Unmapped columns are passed on unchanged.
 
         A dict maps several columns by the same ops with the same random numbers, such as an image and its mask:
-        ``map({"image": fs.image(), "mask": fs.mask()}, fs.random_resized_crop(224), fs.horizontal_flip())``. Each column
-        is decoded as its value states. A joint map has no ``output`` and no ``pad_value``.
+        ``map({"image": fs.image(), "mask": fs.mask()}, fs.random_resized_crop(224), fs.horizontal_flip())``. Each
+        column is decoded as its value states. A joint map has no ``output`` and no ``pad_value``.
 
         Args:
             column: A column of encoded images, audio or text; or a dict of ``fs.image`` and ``fs.mask`` by column.
@@ -95,7 +95,9 @@ class Pipeline:
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
         if isinstance(column, Mapping):
             if output is not None or pad_value != 0.0:
-                raise ConfigError("a joint map takes no output and no pad_value; its results have the columns' names")
+                raise ConfigError(
+                    "a joint map takes no output and no pad_value; its results have the columns' names"
+                )
             return self._map_jointly(column, ops, key)
         return self._with(
             "map",
@@ -111,7 +113,9 @@ class Pipeline:
     ) -> Pipeline:
         mapped = {arguments["column"] for method, arguments in self._steps if method == "map"}
         if key is None and not mapped.isdisjoint(columns):
-            key = "+".join(columns)  # a column's first map draws without a key, every further one by its output
+            key = "+".join(
+                columns
+            )  # a column's first map draws without a key, every further one by its output
         pipeline = self
         for column, chain in joint_chains(columns, ops).items():
             pipeline = pipeline.map(column, chain, key=key)

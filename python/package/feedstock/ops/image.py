@@ -40,8 +40,8 @@ def decode_image(
 
     Args:
         mode: What is made of the colours; default ``"rgb"``. ``"gray"``: luma [height, width, 1], as Pillow's
-            ``convert("L")``. ``"indices"``: a mask of classes [height, width], a PNG's palette indices or grey values of
-            at most 8 bits; resizing then takes the nearest pixel, and ops on colours do nothing. See ``fs.mask``.
+            ``convert("L")``. ``"indices"``: a mask of classes [height, width], a PNG's palette indices or grey values
+            of at most 8 bits; resizing then takes the nearest pixel, and ops on colours do nothing. See ``fs.mask``.
         exif_orientation: Whether to rotate the image by its EXIF; default ``False``, as Pillow's ``Image.open``.
         scaled: Whether the JPEG decoder may halve images of at least four times the target size; default ``True``.
         max_pixels: Pixels, checked before allocation; default 89,478,485 (Pillow's limit).
