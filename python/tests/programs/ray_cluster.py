@@ -19,6 +19,7 @@ os.environ.update(
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",  # how soon a death is detected and a report registered
     RAY_TRAIN_METRICS_ENABLED="0",
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_worker_niceness="0",  # Ray's 15 would starve ranks on a busy machine
     RAY_memory_monitor_refresh_ms="0",  # tests must not depend on the machine's free memory
     OMP_NUM_THREADS="1",
 )
