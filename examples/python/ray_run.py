@@ -32,7 +32,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import feedstock as fs
-from feedstock.ray import WORKER_RESOURCE, DataConfig, Fleet
+from feedstock.ray import WORKER_RESOURCE, DataConfig, Fleet, PreemptionNotice
 
 
 class Run:
@@ -44,7 +44,7 @@ class Run:
         self, config: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, loader: Any
     ) -> None:
         self.model, self.optimizer, self.loader = model, optimizer, loader
-        self.step, self.save_every, self.node_leaves = 0, config["save_every"], False
+        self.step, self.save_every, self.notice = 0, config["save_every"], PreemptionNotice()
         self.started, self.seconds_before = config["started"], 0.0
         self.tables: dict[str, list[dict[str, Any]]] = {}
         storage = ray.train.get_context().get_storage()
@@ -76,10 +76,7 @@ class Run:
 
     def due(self) -> bool:
         """Returns whether to save now: every ``save_every`` steps, and when Ray announces that a rank's node leaves."""
-        # Every tenth step, because ranks wait for each other here. All get the same answer.
-        leaves = self.step % 10 == 0 and ray.train.get_preemption_info() is not None
-        first, self.node_leaves = leaves and not self.node_leaves, self.node_leaves or leaves
-        return first or self.step % self.save_every == 0
+        return self.notice.due() or self.step % self.save_every == 0
 
     def save(self, **metrics: float) -> None:
         """Writes the tables, and a checkpoint; with FSDP2, each rank writes its part. All ranks must call it."""

@@ -7,7 +7,6 @@ not touched.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import debian
 import pytest
 
 PACKAGES = ("munge", "slurmctld", "slurmd", "slurm-client")
@@ -26,18 +26,7 @@ def install() -> None:
     """Installs Slurm, or skips the test if that is not possible."""
     if os.geteuid() != 0:
         pytest.skip("Slurm's daemons need root here")
-    if all(shutil.which(program) for program in PROGRAMS):
-        return
-    if shutil.which("apt-get") is None:
-        pytest.skip("Slurm is not installed, and there is no apt-get to install it")
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
-    # RUNLEVEL: the packages start no daemons.
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for attempt in (command, ["apt-get", "update", "-qq"], command):
-        done = subprocess.run(attempt, env=environment, capture_output=True, text=True, timeout=300)
-        if attempt is command and done.returncode == 0:
-            return
-    pytest.skip(f"Slurm cannot be installed: {done.stderr}")
+    debian.install("Slurm", PACKAGES, PROGRAMS)
 
 
 def wait_for(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:

@@ -66,13 +66,13 @@ def test_the_main_entry_points_have_examples():
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Returns the names that examples use: ``fs``, and the folders ``images`` and ``damaged``."""
-    images, damaged = (tmp_path_factory.mktemp(name) for name in ("images", "damaged"))
+    """Returns the names that examples use: ``fs``, and the folders ``images``, ``damaged``, and the empty ``made``."""
+    images, damaged, made = (tmp_path_factory.mktemp(name) for name in ("images", "damaged", "made"))
     synth("imagenet", images, "--samples", 8, "--seed", 1, "--layout", "parquet")
     synth("imagenet", damaged, "--samples", 8, "--seed", 1, "--layout", "folder")
     first = min(path for path in Path(damaged).rglob("*") if path.suffix.lower() in (".jpeg", ".jpg"))
     first.write_bytes(b"not an image")
-    return {"fs": fs, "images": str(images), "damaged": str(damaged)}
+    return {"fs": fs, "images": str(images), "damaged": str(damaged), "made": str(made)}
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

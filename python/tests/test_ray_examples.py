@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,10 +28,13 @@ pytest.importorskip("ray")
 
 import ray
 import ray.train
+import s3
 import torch
 import torch.distributed.checkpoint as dcp
-from programs.ray_cluster import PATIENCE_S, RayCluster
+from preemption import in_a_train_worker
+from programs.ray_cluster import RayCluster
 from pyarrow.fs import LocalFileSystem
+from ray.train import PreemptionInfo
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
 import common_voice_ctc
@@ -41,23 +43,10 @@ import ray_run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "python"
-PROGRAM = "feedstock-test-s3"
 
 # Training functions travel as those of a program do, whose module is __main__: by value.
 for module in (common_voice_ctc, imagenet_ray, sys.modules[__name__]):
     ray.cloudpickle.register_pickle_by_value(module)
-
-
-def s3_server() -> Path:
-    """Returns the S3 server of the Rust tests, and builds it if it is not up to date."""
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    if not target.exists():  # the choice of scripts/common.sh
-        target = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "feedstock", "target")
-    # With the features of all tests. Otherwise the crates that it shares with them would be built again.
-    features = ["--workspace", "--exclude", "feedstock-python", "--all-features"]
-    build = ["cargo", "build", "--quiet", "--locked", *features, "--bin", PROGRAM]
-    subprocess.run([*build, "--target-dir", str(target)], cwd=ROOT, check=True, timeout=PATIENCE_S)
-    return target / "debug" / PROGRAM
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +55,8 @@ def buckets(tmp_path_factory: pytest.TempPathFactory, common_voice: Path) -> Ite
     root = tmp_path_factory.mktemp("buckets")
     shutil.copytree(common_voice, root / "corpus" / "cv")
     (root / "runs").mkdir()
-    server = subprocess.Popen([s3_server(), root], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", server.stdout.readline().strip())
-        patch.setenv("AWS_REGION", "us-east-1")
-        patch.setenv("AWS_ACCESS_KEY_ID", "feedstock-test-access")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "feedstock-test-SECRET-4f7a")
+    with s3.serve(root):
         yield root
-    server.kill()
-    server.wait()
 
 
 @pytest.fixture(scope="module")
@@ -339,9 +320,8 @@ def test_top_1_and_top_5(alone: None) -> None:
 def test_a_node_that_leaves_leads_to_one_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     notices: dict[int, Any] = {}
     run = ray_run.Run.__new__(ray_run.Run)
-    run.save_every, run.node_leaves = 25, False
-    monkeypatch.setattr(ray.train, "get_preemption_info", lambda: notices.get(run.step))
-    notices.update({step: object() for step in range(28, 60)})
+    run.save_every, run.notice = 25, in_a_train_worker(monkeypatch, lambda: notices.get(run.step))
+    notices.update({step: PreemptionInfo(None, {"node": [0]}) for step in range(28, 60)})
     saved = []
     for run.step in range(1, 60):
         if run.due():

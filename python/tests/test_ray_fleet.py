@@ -24,7 +24,6 @@ pytest.importorskip("ray")
 
 import ray
 from programs.ray_cluster import PATIENCE_S, RayCluster
-from ray.core.generated import autoscaler_pb2
 
 from feedstock.ray import WORKER_RESOURCE, Fleet, Scaling, find
 from feedstock.ray.fleet.renewal import Renewal
@@ -288,11 +287,7 @@ def test_a_draining_node_is_left_before_it_is_lost(start: Any, cluster: RayClust
         fleet.wait(2, timeout=PATIENCE_S)
         (node,) = set(places(fleet))
         before = {worker["number"] for worker in serving(fleet)}
-        client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
-        notice = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-        in_ten_minutes = time.time_ns() // 1_000_000 + 600_000
-        accepted, why = client.drain_node(node, notice, "a spot notice", in_ten_minutes)
-        assert accepted, why
+        cluster.announce_loss(next(one for one in two if one.node_id == node))
         until("two others", lambda: len({worker["number"] for worker in serving(fleet)} - before) == 2)
         assert node not in places(fleet)
         assert fleet.status()["failure"] is None, "no worker was lost"

@@ -125,6 +125,37 @@ def test_elastic_training_with_a_node_lost_and_another_gained(
     assert_every_sample_committed_once(result, found)
 
 
+def test_a_checkpoint_before_a_node_is_taken(
+    cluster: RayCluster, pipeline: fs.Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no other checkpoints, so without the one that the notice leads to, training would begin again."""
+    monkeypatch.setenv("RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S", "0.2")
+    limit = tmp_path / "limit"
+    limit.write_text("8")
+    nodes = [cluster.add_node(spot=1) for _ in range(2)]
+    run = Run(ddp, pipeline, tmp_path, resource="spot", epochs=EPOCHS, every=1000, notice_at=5)
+    try:
+        run.until(
+            "two ranks at step 5",
+            lambda: [len(attempt.steps) for attempt in attempts(tmp_path)] == [6, 6],
+        )
+        cluster.announce_loss(nodes[1])
+        registered = tmp_path / "storage" / "run" / "checkpoint_manager_snapshot.json"
+        run.until("a checkpoint", registered.exists)
+        cluster.remove_node(nodes.pop())
+        nodes.append(cluster.add_node(spot=1))
+        limit.write_text("1000")
+        result = run.result()
+    finally:
+        limit.write_text("1000")
+        for node in nodes:
+            cluster.remove_node(node)
+    found = attempts(tmp_path)
+    assert [attempt.start["resumed"] is None for attempt in found] == [True, True, False, False]
+    assert {attempt.start["resumed"]["position"] for attempt in found[2:]} == {120}
+    assert_every_sample_committed_once(result, found)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_lightning_under_rays_strategies(
     cluster: RayCluster, pipeline: fs.Pipeline, tmp_path: Path, strategy: str

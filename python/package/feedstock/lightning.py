@@ -15,16 +15,23 @@ Lightning 2.6 lacks:
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-try:
+if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningDataModule
-except ModuleNotFoundError:  # the same under its older name
-    from pytorch_lightning import Callback, LightningDataModule
+else:
+    try:
+        from lightning.pytorch import Callback, LightningDataModule
+    except ModuleNotFoundError:  # the same under its older name
+        from pytorch_lightning import Callback, LightningDataModule
 
 from feedstock._agreement import of_all_ranks
+from feedstock._check import whole_or_none
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
+from feedstock._preemption import PreemptionNotice
 from feedstock._setup import for_trainer
 from feedstock.errors import ConfigError
 from feedstock.torch import Coordinates
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
 
     from feedstock import Loader, Pipeline
 
-__all__ = ["FeedstockDataModule"]
+__all__ = ["FeedstockDataModule", "RayReport"]
 
 
 @documents_loader_options
@@ -74,7 +81,12 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         **options: Unpack[LoaderOptions],
     ) -> None:
         super().__init__()
-        self.pipelines = {"train": train, "val": val, "test": test, "predict": predict}
+        self.pipelines: dict[str, Pipeline | Sequence[Pipeline] | None] = {
+            "train": train,
+            "val": val,
+            "test": test,
+            "predict": predict,
+        }
         self.output = options["output"]
         self._options = options
         self.train_loader: Loader | None = None
@@ -156,6 +168,49 @@ class FeedstockDataModule(LightningDataModule):  # type: ignore[misc]  # Lightni
         """Returns what the strategy gives a `DistributedSampler`; with model parallelism, the data-parallel group's."""
         places = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         return Coordinates(0, 1) if places is None else Coordinates(places["rank"], places["num_replicas"])
+
+
+class RayReport(Callback):  # type: ignore[misc]
+    """Reports checkpoints to Ray Train in the middle of epochs, for `Trainer(callbacks=[…])` in its workers.
+
+    One is reported every `every_steps` optimizer steps, and one before the node of a rank leaves the cluster, if Ray
+    announces that: see `feedstock.ray.PreemptionNotice`. Ray's `RayTrainReportCallback` reports at the end of each
+    epoch. As with it, the checkpoint is the file `checkpoint.ckpt`, and `trainer.callback_metrics` are reported.
+
+    Args:
+        every_steps: Optimizer steps between two checkpoints; default: none but those before a node leaves.
+        notice_steps: Batches between two questions whether a node leaves, for which ranks wait for each other; default
+            10.
+    """
+
+    #: The name in a checkpoint's folder, the same as that of Ray's callback.
+    CHECKPOINT_NAME = "checkpoint.ckpt"
+
+    def __init__(self, every_steps: int | None = None, *, notice_steps: int = 10) -> None:
+        super().__init__()
+        self._every = whole_or_none("every_steps", every_steps, 1)
+        self._notice = PreemptionNotice(notice_steps)
+        self._due = False
+        self._step = 0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Reports a checkpoint if one is due and the batch ended an optimizer step."""
+        self._due = self._notice.due() or self._due
+        if trainer.global_step == self._step:
+            return  # in the middle of an accumulation
+        self._step = trainer.global_step
+        if not self._due and (self._every is None or self._step % self._every):
+            return
+        self._due = False
+        import ray.train
+
+        metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            trainer.save_checkpoint(os.path.join(folder, self.CHECKPOINT_NAME))  # collective
+            mine = ray.train.Checkpoint.from_directory(folder) if os.listdir(folder) else None
+            ray.train.report({**metrics, "step": self._step}, checkpoint=mine)
 
 
 class _FreeMemory(Callback):  # type: ignore[misc]

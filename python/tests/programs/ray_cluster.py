@@ -19,6 +19,7 @@ os.environ.update(
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",  # how soon a death is detected and a report registered
     RAY_TRAIN_METRICS_ENABLED="0",
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_worker_niceness="0",  # Ray's 15 would starve ranks on a busy machine
     RAY_memory_monitor_refresh_ms="0",  # tests must not depend on the machine's free memory
     OMP_NUM_THREADS="1",
 )
@@ -27,6 +28,7 @@ import ray
 import ray.train
 import ray.train.torch
 from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
 
 import feedstock as fs
 from feedstock.ray import DataConfig
@@ -89,6 +91,14 @@ class RayCluster:
         """Kills all processes of a node, as when its machine is lost."""
         self.cluster.remove_node(node, allow_graceful=False)
 
+    def announce_loss(self, node: Any) -> None:
+        """Announces that a node will be taken in ten minutes, as a cloud does for a spot node."""
+        client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+        notice = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        in_ten_minutes = time.time_ns() // 1_000_000 + 600_000
+        accepted, why = client.drain_node(node.node_id, notice, "a spot notice", in_ten_minutes)
+        assert accepted, why
+
     def close(self) -> None:
         """Ends all of Ray's processes and removes what they wrote."""
         ray.shutdown()
@@ -129,6 +139,7 @@ def fit(
     resource: str = "trainer",
     resize_s: float = 1.0,
     others: Mapping[str, Any] | None = None,
+    data_config: DataConfig | None = None,
     **config: Any,
 ) -> ray.train.Result:
     """Trains with Ray Train and writes journals to `folder`. `others` are data sets that are not pipelines."""
@@ -147,7 +158,7 @@ def fit(
             failure_config=ray.train.FailureConfig(max_failures=3),
         ),
         datasets={"train": pipeline, **(others or {})},
-        dataset_config=DataConfig(),
+        dataset_config=data_config or DataConfig(),
     )
     return trainer.fit()
 

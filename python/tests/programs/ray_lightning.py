@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import torch
 from ray.train.lightning import RayDDPStrategy, RayFSDPStrategy, RayLightningEnvironment, prepare_trainer
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from .ray_loops import Journal, Model, count, die
+from feedstock.lightning import RayReport
 
-FILE = "checkpoint.ckpt"
+from .ray_loops import Journal, Model, count, die
 
 
 class Module(lightning.LightningModule):
@@ -32,23 +31,6 @@ class Module(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.trainer.model.parameters(), lr=0.05, momentum=0.9)
-
-
-class Report(lightning.Callback):
-    """Reports Lightning's checkpoint to Ray, also in the middle of an epoch. Ray's callback reports at its end."""
-
-    def __init__(self, every: int) -> None:
-        self.every = every
-
-    def on_train_batch_end(
-        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_index: int
-    ) -> None:
-        if trainer.global_step % self.every:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            trainer.save_checkpoint(Path(folder, FILE))  # collective: all write into rank 0's folder
-            mine = ray.train.Checkpoint.from_directory(folder) if any(Path(folder).iterdir()) else None
-            ray.train.report({"step": trainer.global_step}, checkpoint=mine)
 
 
 class CpuFSDP(RayFSDPStrategy):
@@ -77,7 +59,7 @@ def fit(config: dict[str, Any]) -> dict[str, Any]:
         devices="auto",
         strategy=strategy,
         plugins=[RayLightningEnvironment()],
-        callbacks=[Report(config["every"])],
+        callbacks=[RayReport(config["every"])],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -88,5 +70,5 @@ def fit(config: dict[str, Any]) -> dict[str, Any]:
         trainer.fit(module, loader)
     else:
         with checkpoint.as_directory() as folder:
-            trainer.fit(module, loader, ckpt_path=str(Path(folder, FILE)))
+            trainer.fit(module, loader, ckpt_path=str(Path(folder, RayReport.CHECKPOINT_NAME)))
     return {"seen": module.model.seen.tolist(), "steps": trainer.global_step}

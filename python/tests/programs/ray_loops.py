@@ -26,6 +26,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from feedstock.ray import PreemptionNotice
+
 PATIENCE_S = 900  # enough for an overloaded machine; a worker that waits longer fails its test
 
 
@@ -90,7 +92,8 @@ def die() -> None:
 
 
 def ddp(config: dict[str, Any]) -> dict[str, Any]:
-    """Trains with DDP. Rank 0 writes weights, optimizer and the loader's position every ``every`` steps."""
+    """Trains with DDP. Rank 0 writes weights, optimizer and the loader's position every ``every`` steps, and before a
+    node leaves. In step ``notice_at``, ranks wait until a notice comes."""
     torch.manual_seed(0)
     folder, loader = config["folder"], ray.train.get_dataset_shard("train")
     assert loader is ray.train.get_dataset_shard("train")  # a second call must not start again
@@ -106,10 +109,14 @@ def ddp(config: dict[str, Any]) -> dict[str, Any]:
         loader.load_state_dict(saved["loader"])
         step, resumed = saved["step"], saved["loader"]
     journal = Journal(folder, loader, resumed)
+    notice = PreemptionNotice(every=1)
     while loader.epoch < config["epochs"]:
         for batch in loader:
             journal.step(step, batch)
             pace(folder, step)
+            leaves = config.get("notice_at") == step and resumed is None
+            while leaves and not notice.due():
+                time.sleep(0.05)
             if config.get("kill") == [journal.rank, step] and resumed is None:
                 die()
             loss = model(batch)
@@ -118,7 +125,7 @@ def ddp(config: dict[str, Any]) -> dict[str, Any]:
             optimizer.step()
             count(plain.seen, batch)
             step += 1
-            if step % config["every"] == 0:
+            if leaves or step % config["every"] == 0:
                 state = {
                     "model": plain.state_dict(),
                     "optimizer": optimizer.state_dict(),

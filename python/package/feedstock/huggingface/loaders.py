@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from .. import Batch, ConfigError, Dataset, Loader
+from .._preemption import PreemptionNotice
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +79,8 @@ class TrainerLoader:
 class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
     """Saves the loader's state in Trainer's checkpoints and restores it. :class:`TrainerMixin` adds it.
 
+    In a worker of Ray Train, it also makes Trainer save when the node of a rank is about to leave.
+
     It reads a checkpoint's state from ``TrainerState``, with and without
     ``restore_callback_states_from_checkpoint``.
     """
@@ -85,6 +88,7 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
     def __init__(self, loader_state: dict[str, Any] | None = None) -> None:
         self.loader_state = loader_state
         self.loader: TrainerLoader | None = None
+        self._notice = PreemptionNotice()
 
     def state(self) -> dict[str, Any]:
         """Returns the entry for ``trainer_state.json``: the position after the delivered batches, all of which were
@@ -113,10 +117,12 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Sets the epoch as a fraction of the whole epoch, also after a resume."""
+        """Sets the epoch as a fraction of the whole epoch, also after a resume; requests a checkpoint if one is due."""
         if self.loader is not None:
             loader = self.loader.loader
             state.epoch = loader.epoch + 1 - loader.steps_left / len(loader)
+        if args.save_strategy != "no" and self._notice.due():
+            control.should_save = True
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -141,8 +147,8 @@ class EvalLoader:
     def __init__(self, loader: Loader, prepare: Prepare, dataset: Dataset, accelerator: Accelerator) -> None:
         self.loader = loader
         self.dataset = dataset  #: Trainer reads its length, the number of evaluated samples
-        self.batch_size = loader.batch_size
-        self.end_of_dataloader = False  #: as in Accelerate's data loaders, for batch_eval_metrics
+        self.batch_size: int | None = loader.batch_size
+        self.end_of_dataloader: bool = False  #: as in Accelerate's data loaders, for batch_eval_metrics
         self.remainder = 0
         self._prepare = prepare
         self._accelerator = accelerator

@@ -14,9 +14,12 @@ In ``train_loop``, ``ray.train.get_dataset_shard("train")`` returns a :class:`Da
 
 :class:`Fleet` prepares batches on other machines of the cluster; ``find()`` returns the fleet of this job.
 
+:class:`PreemptionNotice` reports to a training loop that the node of a rank leaves, so that it saves a checkpoint.
+
 :func:`to_ray_data` and :func:`from_ray_data` exchange data with Ray Data.
 
-``import feedstock.ray`` does not import Ray. All names except :class:`DataIterator` import it when they are first used:
+``import feedstock.ray`` does not import Ray. All names except :class:`DataIterator` and :class:`PreemptionNotice`
+import it when they are first used:
 ``pip install 'feedstock[ray]'``.
 """
 
@@ -25,6 +28,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .._preemption import PreemptionNotice
 from .iterator import DataIterator
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ __all__ = [
     "DataIterator",
     "Fleet",
     "FleetHandle",
+    "PreemptionNotice",
     "Scaling",
     "find",
     "from_ray_data",

@@ -118,6 +118,17 @@ def from_ray_data(
     Raises:
         ConfigError: ``uri`` has files of an unfinished write or others, the data set is empty, a column is of Python
             objects or of tensors whose shapes differ, or it has a name that feedstock needs: rename ``sample_id``.
+
+    Example:
+        >>> from feedstock.ray import from_ray_data
+        >>> import ray.data
+        >>> rows = ray.data.from_items([{"station": number % 2, "celsius": number / 4} for number in range(8)])
+        >>> dataset = from_ray_data(rows.filter(lambda row: row["station"] == 0), f"{made}/even_stations")
+        >>> len(dataset)
+        4
+        >>> (batch,) = dataset.batch(4).loader(output="numpy")
+        >>> sorted(batch["celsius"].tolist())
+        [0.0, 0.5, 1.0, 1.5]
     """
     if filesystem is None:
         filesystem, folder = pyarrow.fs.FileSystem.from_uri(uri if "://" in uri else os.path.abspath(uri))
