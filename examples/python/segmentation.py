@@ -1,12 +1,13 @@
-"""Trains semantic segmentation with DistributedDataParallel: images and masks of classes, as ADE20k has them.
+"""Trains semantic segmentation with DistributedDataParallel: images and masks of classes.
 
     python examples/python/segmentation.py                              # small: sample data, a minute on two cores
     torchrun --nproc-per-node 2 examples/python/segmentation.py         # the same on two ranks
-    torchrun --nproc-per-node 8 examples/python/segmentation.py --real --classes 150 \\
-        --train 's3://corpus/ade20k/train-*.parquet' --val 's3://corpus/ade20k/val-*.parquet'
+    torchrun --nproc-per-node 8 examples/python/segmentation.py --real --classes 19 \\
+        --train 's3://corpus/streets/train-*.parquet' --val 's3://corpus/streets/val-*.parquet'
 
 The data has the columns `image` and `mask` with encoded images, in Parquet, Arrow IPC or WebDataset. A mask is a PNG
-whose values are classes, and 255 where a pixel has none. `--real` trains torchvision's DeepLabV3 with ResNet-50 at 512 px.
+whose values are classes, and 255 where a pixel has none. `--real` trains torchvision's DeepLabV3 with ResNet-50 at
+512 px.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 use crate::resources::Loaded;
 use crate::run::columns::{check_mapped, unmapped};
 use crate::run::job::Map;
-use crate::run::masks::pair_masks;
+use crate::run::joint::find_partners;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{
@@ -38,6 +38,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///     ops: "decode_image,random_resized_crop:32".parse().unwrap(),
 ///     pad_value: 0.0,
 ///     key: key.map(str::to_owned),
+///     joint: None,
 /// };
 /// let mut recipe = Recipe::new(dataset);
 /// recipe.maps = vec![map("first", None), map("second", None), map("third", Some("a")), map("fourth", Some("a"))];
@@ -62,6 +63,9 @@ pub struct MapSpec {
     /// descriptions and hashes of recipes without keys stay the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The name of the joint map that it belongs to: images and masks, which must have one size. Left out of the JSON likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joint: Option<String>,
 }
 
 impl MapSpec {
@@ -107,7 +111,7 @@ pub struct ByLength {
 /// # };
 /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
 /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-/// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+/// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
 /// # };
 /// let mut recipe = Recipe::new(dataset);
 /// recipe.maps.push(map("decode_image,resize:32x32")?);
@@ -311,7 +315,7 @@ impl Recipe {
     /// # };
     /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
     /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
     /// # };
     /// let mut recipe = Recipe::new(dataset);
     /// recipe.maps = vec![map("decode_image,resize:32x32")?];
@@ -342,9 +346,9 @@ impl Recipe {
             }
             let is_further = maps.iter().any(|map| map.column == *column);
             let chain = Arc::new(ops.compile_with(&resources)?.with_salt(map.salt(is_further)?));
-            maps.push(Map { column: column.clone(), output: output.clone(), chain, image: None });
+            maps.push(Map { column: column.clone(), output: output.clone(), chain, partner: None });
         }
-        pair_masks(&mut maps);
+        find_partners(&mut maps, &self.maps);
         Ok(maps)
     }
 
@@ -373,7 +377,7 @@ impl Recipe {
     /// # };
     /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
     /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
     /// # };
     /// let mut recipe = Recipe::new(dataset);
     /// recipe.maps = vec![map("decode_image,resize:32x32")?];
@@ -458,7 +462,7 @@ impl RecipeSpec {
     /// # };
     /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
     /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None })
+    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
     /// # };
     /// let mut recipe = Recipe::new(dataset);
     /// recipe.maps.push(map("tokenize:'s3://b/tokenizer.json'")?);

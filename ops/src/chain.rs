@@ -23,7 +23,7 @@ use crate::ragged::RaggedRow;
 use crate::resources::{Need, Resources};
 use crate::scratch::Scratch;
 use crate::seed::{Salt, SampleSeed};
-use crate::spec::{Layout, TensorSpec};
+use crate::spec::TensorSpec;
 use feedstock_base::{Error, Result};
 
 /// The description of a chain: its ops in order.
@@ -230,16 +230,6 @@ impl Chain {
     /// ```
     pub fn shows_parts(&self) -> bool {
         self.plan.shows_parts()
-    }
-
-    /// Returns true if the chain makes masks of classes (`decode_image` with `mode="indices"`).
-    pub fn is_mask(&self) -> bool {
-        self.output().layout == Layout::Hw
-    }
-
-    /// Returns true if the chain decodes images with colours or grey values.
-    pub fn shows_images(&self) -> bool {
-        matches!(self.output().layout, Layout::Hwc | Layout::Chw)
     }
 
     /// Reads height and width that an image has after decoding, turned by its EXIF if the chain does that, and before any other op. `None`

@@ -65,7 +65,8 @@ impl Pipeline {
 
 #[pymethods]
 impl Pipeline {
-    #[pyo3(signature = (column, output, ops, pad_value, key = None))]
+    #[pyo3(signature = (column, output, ops, pad_value, key = None, joint = None))]
+    #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn map(
         &self,
         py: Python<'_>,
@@ -74,14 +75,18 @@ impl Pipeline {
         ops: &str,
         pad_value: f64,
         key: Option<&str>,
+        joint: Option<&str>,
     ) -> PyResult<Self> {
         let ops = chain(ops)?;
         self.with(py, |pipeline| {
-            let pipeline = pipeline.map_as(column, output, ops).pad_value(output, pad_value);
-            match key {
-                Some(key) => pipeline.key(output, key),
-                None => pipeline,
+            let mut pipeline = pipeline.map_as(column, output, ops).pad_value(output, pad_value);
+            if let Some(key) = key {
+                pipeline = pipeline.key(output, key);
             }
+            if let Some(joint) = joint {
+                pipeline = pipeline.joint(output, joint);
+            }
+            pipeline
         })
     }
 

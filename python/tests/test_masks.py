@@ -1,8 +1,9 @@
-"""Images and masks through the same ops, against Pillow and torchvision v2. pyarrow writes the files."""
+"""Images and masks through the same ops, against Pillow; images also against torchvision v2."""
 
 from __future__ import annotations
 
 import io
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ OPS = [
     fs.horizontal_flip(),
     fs.color_jitter(0.4, 0.4),
 ]
-CROPS = [fs.random_crop(48, padding=9), fs.horizontal_flip()]
+CROPS = [fs.random_crop(48, padding=9), fs.horizontal_flip(), fs.center_crop((50, 60))]
 
 
 def test_a_joint_map_keeps_masks_on_their_images(segmentation: Path) -> None:
@@ -106,8 +107,6 @@ def test_masks_are_pillows_nearest(segmentation: Path) -> None:
 
 def test_centre_crops_are_torchvisions(segmentation: Path) -> None:
     v2 = pytest.importorskip("torchvision.transforms.v2")
-    tv_tensors = pytest.importorskip("torchvision.tv_tensors")
-    torch = pytest.importorskip("torch")
     transform = v2.Compose(
         [v2.Resize(40, v2.InterpolationMode.BILINEAR, antialias=True), v2.CenterCrop((36, 30))]
     )
@@ -118,10 +117,7 @@ def test_centre_crops_are_torchvisions(segmentation: Path) -> None:
         image, mask = scene(identity)
         picture = transform(image)
         assert np.abs(sample["image"].astype(int) - np.asarray(picture).astype(int)).max() <= 1
-        # v2's rule for tensors rounds down, Pillow's takes the centre; both come from the same source pixels here.
-        classes = tv_tensors.Mask(torch.from_numpy(np.array(mask)))
         expected = np.asarray(mask.resize(_shorter(mask.size, 40), Image.Resampling.NEAREST))
-        assert transform(classes).shape == (36, 30)
         top, left = round((expected.shape[0] - 36) / 2.0), round((expected.shape[1] - 30) / 2.0)
         assert (sample["mask"] == expected[top : top + 36, left : left + 30]).all()
 
@@ -170,7 +166,7 @@ def test_a_mask_of_another_size_is_a_bad_sample(tmp_path: Path) -> None:
     masks[5] = encode(Image.new("L", (11, 12)))
     data = fs.Dataset(write(tmp_path, masks))
     pipeline = data.map({"image": fs.image(), "mask": fs.mask()}, OPS).batch(8).epochs(1)
-    with pytest.raises(fs.SampleError, match=r"the mask is 12×11 .*, its image in column 'image' 65×85"):
+    with pytest.raises(fs.SampleError, match=r"'mask' is 12×11 \(height × width\), and 'image', .* 65×85"):
         list(pipeline.loader(output="numpy"))
     loader = pipeline.on_error("skip", max_fraction=0.1).loader()
     assert sum(int(batch.valid.sum()) for batch in loader) == ROWS - 1
@@ -218,8 +214,71 @@ def test_mistakes_are_named(segmentation: Path) -> None:
         data.map({"image": fs.decode_image()}, fs.resize((8, 8)))
     with pytest.raises(fs.ConfigError, match='mode="indices"'):
         fs.mask(fs.decode_image())
-    with pytest.raises(fs.ConfigError, match="fill must be an integer from 0 to 255; got 256"):
+    with pytest.raises(fs.ConfigError, match="has its fill.*random_crop"):
+        data.map(both, fs.random_crop(8, fill=3))
+    with pytest.raises(fs.ConfigError, match="ops must be feedstock's|fs.image"):
+        data.map("image", fs.image(), fs.resize((8, 8)))
+    for finish in (fs.finish_pictures(flip=0.5), fs.finish_pictures(mix=fs.mixup_cutmix(labels="id"))):
+        with pytest.raises(fs.ConfigError, match="'image', which is mapped jointly"):
+            data.map(both, fs.resize((8, 8))).batch(8).loader(device="cpu", finish={"image": finish})
+    with pytest.raises(fs.ConfigError, match="fill must be at most 255; got 256"):
         fs.mask(fill=256)
     with pytest.raises(fs.ConfigError, match="finish"):
         pipeline = data.map(both, fs.resize((8, 8))).batch(8)
         pipeline.loader(device="cpu", finish={"mask": fs.finish_pictures()})
+
+
+def test_only_columns_of_one_joint_map_must_have_one_size(tmp_path: Path) -> None:
+    """Other maps of the same data have their own sizes."""
+    rows_of_two = {
+        "id": [0, 1],
+        "left": [encode(Image.new("RGB", (67, 41), (row, 0, 0))) for row in range(2)],
+        "left_mask": [encode(Image.new("L", (67, 41), row)) for row in range(2)],
+        "right": [encode(Image.new("RGB", (50, 50), (0, row, 0))) for row in range(2)],
+        "right_mask": [encode(Image.new("L", (50, 50), row)) for row in range(2)],
+        "low": [encode(Image.new("L", (13, 7), row)) for row in range(2)],
+    }
+    pq.write_table(pa.table(rows_of_two), tmp_path / "a.parquet")
+    crop = fs.random_resized_crop(16)
+    data = fs.Dataset(tmp_path)
+    pipeline = (
+        data.map("low", fs.decode_image(mode="indices"), fs.resize((7, 13)))
+        .map({"left": fs.image(), "left_mask": fs.mask()}, crop)
+        .map({"right": fs.image(), "right_mask": fs.mask()}, crop)
+    )
+    batch = next(iter(pipeline.batch(2).loader(output="numpy")))
+    assert batch["low"].shape == (2, 7, 13)
+    assert (batch["left_mask"] == np.arange(2)[:, None, None]).all()
+    wrong = {"left": fs.image(fs.decode_image(mode="gray")), "right": fs.image()}
+    with pytest.raises(
+        fs.SampleError, match="'right' is 50×50 .*, and 'left', which is mapped jointly, 41×67"
+    ):
+        next(iter(data.map(wrong, crop).batch(2).loader()))
+
+
+def test_an_explicit_fill_of_zero_counts(segmentation: Path) -> None:
+    columns = {"image": fs.image(fill=9), "mask": fs.mask(fill=0)}
+    found = rows(fs.Dataset(segmentation).map(columns, fs.center_crop((100, 100))))
+    for sample in found.values():
+        assert (sample["image"][0, 0] == 9).all()
+        assert sample["mask"][0, 0] == 0
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + name + content + zlib.crc32(name + content).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(("depth", "colour"), [(8, 2), (8, 4), (8, 6), (16, 0), (16, 2), (16, 6)])
+def test_a_second_header_of_a_mask_is_a_bad_sample(depth: int, colour: int, tmp_path: Path) -> None:
+    """The first header states a palette. Bytes of colours must not become classes."""
+    size = (6).to_bytes(4, "big") + (5).to_bytes(4, "big")
+    line = 6 * {0: 1, 2: 3, 4: 2, 6: 4}[colour] * depth // 8
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size + bytes([8, 3, 0, 0, 0]))
+    png += chunk(b"IHDR", size + bytes([depth, colour, 0, 0, 0])) + chunk(b"PLTE", bytes(768))
+    png += chunk(b"IDAT", zlib.compress((b"\0" + bytes(range(line))) * 5)) + chunk(b"IEND", b"")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.png").write_bytes(png)
+    pipeline = fs.Dataset(tmp_path).map("image", fs.decode_image(mode="indices"), fs.resize((5, 6))).batch(1)
+    with pytest.raises(fs.SampleError, match="PNG") as error:
+        next(iter(pipeline.loader()))
+    assert "panicked" not in str(error.value)

@@ -17,8 +17,8 @@ pub struct Map {
     pub output: String,
     /// What is done to each sample.
     pub chain: Arc<Chain>,
-    /// If the chain makes a mask: the index of the map of its image, which must have the same size.
-    pub image: Option<usize>,
+    /// The index of the first map of the same joint map, whose images must have the same size.
+    pub partner: Option<usize>,
 }
 
 /// One rank's run through a plan.

@@ -397,7 +397,7 @@ mod tests {
                 column: "image".into(),
                 output: "image".into(),
                 chain: chain.clone(),
-                image: None,
+                partner: None,
             }],
             shape: StepShape { size: StepSize::Rows(8), rank: Rank::new(0, 1), tail: Tail::Short },
             strands: None,

@@ -4,8 +4,8 @@ use crate::memory::row::{RowMemory, RowPlace};
 use crate::pool::Task;
 use crate::run::columns::gather;
 use crate::run::job::{Destination, Finished, Map, Sink};
+use crate::run::joint::check_size;
 use crate::run::large::{Loan, too_large};
-use crate::run::masks::check_mask;
 use crate::run::row_indexes::RunRowIndexes;
 use crate::run::share::Sharing;
 use crate::run::stats::{RunStatus, add_time};
@@ -183,10 +183,10 @@ impl<D: Destination> RunningStep<D> {
                     format!("{}: {problem}; correct the file or set on_error=skip", name()),
                 ))
             })?;
-            if let Some(image) = map.image.map(|image| &self.context.maps[image])
-                && let Ok(of_image) = value(&source.block.rows, &image.column, source.block_row)
+            if let Some(partner) = map.partner.map(|partner| &self.context.maps[partner])
+                && let Ok(other) = value(&source.block.rows, &partner.column, source.block_row)
             {
-                check_mask((map, encoded), (image, of_image)).map_err(|e| about(e.context(name())))?;
+                check_size((map, encoded), (partner, other)).map_err(|e| about(e.context(name())))?;
             }
             let rows = self.context.rows.as_ref().and_then(|rows| rows.of(index));
             if let Some((rows, column)) = rows {

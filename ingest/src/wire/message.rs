@@ -10,7 +10,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Raised whenever a message or a frame changes its meaning. If the two sides have different ones, they refuse each other.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// The first bytes of a connection that is not HTTP.
 pub(crate) const MAGIC: &[u8; 8] = b"feedstck";

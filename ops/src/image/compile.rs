@@ -59,6 +59,11 @@ impl Compiler {
         self.convert.mode == DecodeMode::Indices
     }
 
+    /// True if the image has one channel of grey values.
+    pub(crate) fn is_gray(&self) -> bool {
+        self.convert.mode == DecodeMode::Gray
+    }
+
     /// The size that every image has here, if it is the same for all.
     pub(crate) fn size(&self) -> Option<Size> {
         self.size
@@ -107,7 +112,7 @@ impl Compiler {
 
     /// Adds an op on the converted image, of three channels.
     pub(crate) fn floats(&mut self, op: impl FloatOp + 'static) -> Result<()> {
-        if self.convert.mode == DecodeMode::Gray {
+        if self.is_gray() {
             return Err(Error::config("works on one channel only before to_f32 and normalize"));
         }
         self.floats.push((self.index, Box::new(op)));

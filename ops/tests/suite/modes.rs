@@ -73,7 +73,7 @@ fn a_mask_follows_its_image_through_every_op() {
         "random_resized_crop:24:filter=nearest,horizontal_flip",
         "resize:32:filter=nearest,random_crop:24,horizontal_flip",
         "random_crop:24:padding=7:fill=200,horizontal_flip:0.9,center_crop:20",
-        "center_crop:60x60",
+        "center_crop:60x60:fill=200",
     ] {
         let colour = "color_jitter:0.4,random_erasing:probability=1.0";
         let of_image = apply(&format!("decode_image,{geometry}"), &image).unwrap();
@@ -116,6 +116,7 @@ fn what_does_not_fit_a_mode_is_refused() {
         ("decode_image:mode=indices,trivial_augment,resize:8x8", "moves pixels of the image"),
         ("decode_image:mode=gray,resize:8x8,normalize", "three times the same number"),
         ("decode_image:mode=gray,resize:8x8,to_f32,random_erasing", "only before to_f32"),
+        ("decode_image:mode=gray,resize:8x8,random_erasing:value=1/2/3", "value must be one number"),
         ("decode_image:mode=sepia,resize:8x8", "mode"),
     ] {
         let error = Chain::parse(ops).unwrap_err();
@@ -126,7 +127,7 @@ fn what_does_not_fit_a_mode_is_refused() {
 
 #[test]
 fn chains_of_before_keep_their_description() {
-    let chain = feedstock_ops::ChainSpec::parse("decode_image,random_crop:8").unwrap();
+    let chain = feedstock_ops::ChainSpec::parse("decode_image,random_crop:8,center_crop:4").unwrap();
     let json = serde_json::to_string(&chain).unwrap();
     assert!(!json.contains("mode") && !json.contains("fill"), "{json}");
     assert_eq!(chain.compile().unwrap().output().dtype, DType::U8);

@@ -142,7 +142,13 @@ class Dataset:
 
 class Pipeline:
     def map(
-        self, column: str, output: str, ops: str, pad_value: float, key: str | None = None
+        self,
+        column: str,
+        output: str,
+        ops: str,
+        pad_value: float,
+        key: str | None = None,
+        joint: str | None = None,
     ) -> Pipeline: ...
     def shuffle(
         self,

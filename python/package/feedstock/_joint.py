@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
+from feedstock._check import text, whole
 from feedstock.errors import ConfigError
 from feedstock.ops import Op, decode_image
 from feedstock.ops._op import flatten
 
+#: Ops that add pixels around an image.
+_PADDING = ("center_crop", "random_crop")
 
-class JointColumn(NamedTuple):
+
+@dataclass(frozen=True)
+class JointColumn:
     """How one column of a joint map is decoded and padded. Made by ``fs.image`` and ``fs.mask``."""
 
     decode: Op
@@ -31,8 +36,8 @@ def image(decode: Op | None = None, *, fill: int = 0) -> JointColumn:
 def mask(decode: Op | None = None, *, fill: int = 255) -> JointColumn:
     """Describes a mask of classes of a joint map.
 
-    Resizing takes the nearest pixel, and ops on colours leave the mask unchanged, as torchvision v2 does for masks. A
-    mask of another size than its image is a bad sample.
+    Resizing takes the nearest pixel by Pillow's rule, and ops on colours leave the mask unchanged. A mask of another
+    size than its image is a bad sample.
 
     Args:
         decode: ``fs.decode_image(mode="indices", …)``; default that without other parameters.
@@ -48,8 +53,9 @@ def _column(kind: str, decode: Op, fill: int, *, is_mask: bool) -> JointColumn:
     if (_fields(decode).get("mode") == "indices") != is_mask:
         need = 'mode="indices"' if is_mask else 'mode="rgb" or "gray"'
         raise ConfigError(f"{kind} must be given fs.decode_image with {need}; got {decode!r}")
-    if not isinstance(fill, int) or not 0 <= fill <= 255:
-        raise ConfigError(f"fill must be an integer from 0 to 255; got {fill!r}")
+    fill = whole("fill", fill, 0)
+    if fill > 255:
+        raise ConfigError(f"fill must be at most 255; got {fill}")
     return JointColumn(decode, fill)
 
 
@@ -57,22 +63,25 @@ def joint_chains(columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable
     """Returns each column's chain: its decoder, then ``ops`` with its padding."""
     if not columns:
         raise ConfigError("a joint map must have at least one column; got {}")
+    shared = list(flatten(ops))
+    chains = {}
     for name, column in columns.items():
         if not isinstance(column, JointColumn):
             raise ConfigError(
                 f"column {name!r} of a joint map must be fs.image(…) or fs.mask(…); got {column!r}"
             )
-    shared = list(flatten(ops))
-    return {
-        name: [column.decode, *(_padded(op, column.fill) for op in shared)]
-        for name, column in columns.items()
-    }
+        chains[text("column", name)] = [column.decode, *(_padded(op, column.fill) for op in shared)]
+    return chains
 
 
 def _padded(op: Op, fill: int) -> Op:
     fields = _fields(op)
-    if fields["op"] != "random_crop" or fill == 0:
+    if fields["op"] not in _PADDING:
         return op
+    if "fill" in fields:
+        raise ConfigError(
+            f"in a joint map, each column has its fill: fs.image(fill=…), fs.mask(fill=…); got {op!r}"
+        )
     return Op.from_json(json.dumps({**fields, "fill": fill}))
 
 

@@ -111,14 +111,22 @@ class Pipeline:
     def _map_jointly(
         self, columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]], key: str | None
     ) -> Pipeline:
+        chains = joint_chains(columns, ops)
+        joint = "+".join(chains)
         mapped = {arguments["column"] for method, arguments in self._steps if method == "map"}
-        if key is None and not mapped.isdisjoint(columns):
-            key = "+".join(
-                columns
-            )  # a column's first map draws without a key, every further one by its output
+        if key is None and not mapped.isdisjoint(chains):
+            key = joint  # a column's first map draws without a key, every further one by its output
         pipeline = self
-        for column, chain in joint_chains(columns, ops).items():
-            pipeline = pipeline.map(column, chain, key=key)
+        for column, chain in chains.items():
+            pipeline = pipeline._with(
+                "map",
+                column=column,
+                output=column,
+                ops=chain_json(chain),
+                pad_value=0.0,
+                key=key,
+                joint=joint,
+            )
         return pipeline
 
     def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:

@@ -9,6 +9,7 @@ use crate::staging::{DeviceOptions, DevicePlan, MappedColumn};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::Field;
 use feedstock_dataset::{Carried, Cursor, Dataset, Plan, Rank, Rest, StepShape};
+use feedstock_device::finish::Finish;
 use feedstock_ingest::{Engine, Map, RecipeSpec, default_threads};
 use feedstock_ops::Chain;
 use std::sync::PoisonError;
@@ -204,6 +205,7 @@ impl Pipeline {
             let message = "nvjpeg: workers decode on their CPUs; leave out nvjpeg or the workers";
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
+        self.check_joint(options)?;
         let mapped: Vec<MappedColumn<'_>> = columns
             .iter()
             .zip(&self.recipe.maps)
@@ -227,6 +229,27 @@ impl Pipeline {
                 || columns.iter().any(|column| column.spec.is_ragged() && length_column(&column.name) == name)
         };
         DevicePlan::new(options, &mapped, self.recipe.seed(), &is_taken, &has_numbers)
+    }
+
+    /// Refuses what a device would do to one member of a joint map only.
+    fn check_joint(&self, options: &DeviceOptions) -> Result<()> {
+        for (name, finish) in &options.finish {
+            let is_joint = self.recipe.maps.iter().any(|map| map.output == *name && map.joint.is_some());
+            if is_joint && let Finish::Picture(finish) = finish {
+                let what = match (finish.flip > 0.0, &finish.mix) {
+                    (true, _) => {
+                        "flip would mirror it and not its mask; put horizontal_flip into the joint map"
+                    }
+                    (false, Some(_)) => "mix would mix it and not its mask; leave mix out",
+                    (false, None) => continue,
+                };
+                return Err(Error::new(
+                    ErrorKind::BadConfig,
+                    format!("finish of '{name}', which is mapped jointly: {what}"),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the hash of the ops for cursors, including finishing and decoding on a device.

@@ -124,14 +124,20 @@ fn decode_as_stored(
 /// scaled to 0 … 255, as Pillow does; those of one bit stay 0 and 1.
 fn stored_values(mut reader: png::Reader<Cursor<&[u8]>>, size: Size, out: &mut Buffer) -> Result<()> {
     let (color, depth) = reader.output_color_type();
-    if (reader.info().width, reader.info().height) != (size.width, size.height) {
-        return Err(Error::bad_sample("PNG: the header's size is not the frame's"));
+    // The mode was read from the first header, and a damaged file may have another one.
+    let is_fit = matches!(color, ColorType::Indexed | ColorType::Grayscale) && depth != BitDepth::Sixteen;
+    if !is_fit || (reader.info().width, reader.info().height) != (size.width, size.height) {
+        return Err(Error::bad_sample("PNG: the header's size or colours are not the frame's"));
     }
     let (width, pixels) = (size.width as usize, size.height as usize * size.width as usize);
     let line = reader.output_line_size(size.width).ok_or_else(|| Error::bad_sample("PNG: too wide"))?;
-    let buffer = out.take((line * size.height as usize).max(pixels * 3));
+    let buffer = out.take(pixels * 3);
     reader.next_frame(&mut buffer[..line * size.height as usize]).map_err(bad)?;
     reader.finish().map_err(bad)?;
+    if depth == BitDepth::Eight {
+        to_rgb(buffer, pixels, 1);
+        return Ok(());
+    }
     let bits = depth as usize;
     let scale = match (color, depth) {
         (ColorType::Grayscale, BitDepth::Two) => 85,
@@ -140,10 +146,12 @@ fn stored_values(mut reader: png::Reader<Cursor<&[u8]>>, size: Size, out: &mut B
     };
     let (of_byte, mask) = (8 / bits, u8::MAX >> (8 - bits));
     // Backwards: a pixel's three bytes never reach a source byte that is still needed.
-    for pixel in (0..pixels).rev() {
-        let (row, x) = (pixel / width, pixel % width);
-        let value = (buffer[row * line + x / of_byte] >> ((of_byte - 1 - x % of_byte) * bits)) & mask;
-        buffer[pixel * 3..pixel * 3 + 3].fill(value * scale);
+    for row in (0..size.height as usize).rev() {
+        for x in (0..width).rev() {
+            let value = (buffer[row * line + x / of_byte] >> ((of_byte - 1 - x % of_byte) * bits)) & mask;
+            let at = (row * width + x) * 3;
+            buffer[at..at + 3].fill(value * scale);
+        }
     }
     Ok(())
 }

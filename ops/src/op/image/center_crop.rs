@@ -8,7 +8,7 @@ use crate::image::step::Crop;
 use crate::seed::Generator;
 use feedstock_base::Result;
 
-/// Cuts `size` out of the middle, as torchvision's `CenterCrop`; a smaller image is padded with black, evenly.
+/// Cuts `size` out of the middle, as torchvision's `CenterCrop`; a smaller image is padded, evenly.
 ///
 /// ```
 /// use feedstock_ops::{Chain, SampleSeed, Scratch};
@@ -34,12 +34,25 @@ use feedstock_base::Result;
 pub struct CenterCrop {
     /// Height and width of the result.
     pub size: Size,
+    /// The value of added pixels, in every channel, 0 … 255; default 0. For a mask, the class that a loss ignores.
+    #[serde(default, skip_serializing_if = "is_black")]
+    pub fill: u8,
+}
+
+fn is_black(fill: &u8) -> bool {
+    *fill == 0
 }
 
 impl CenterCrop {
     /// Crops to `size`: a side, or `[height, width]`.
     pub fn new(size: impl Into<Size>) -> Self {
-        Self { size: size.into() }
+        Self { size: size.into(), fill: 0 }
+    }
+
+    /// Sets the value of added pixels.
+    #[must_use]
+    pub fn fill(self, fill: u8) -> Self {
+        Self { fill, ..self }
     }
 }
 
@@ -66,5 +79,9 @@ impl Crop for CenterCrop {
             width: self.size.width,
             height: self.size.height,
         }
+    }
+
+    fn fill(&self) -> u8 {
+        self.fill
     }
 }

@@ -224,6 +224,11 @@ impl ImageOp for RandomErasing {
             return compiler.floats(self.clone());
         }
         self.check_u8()?;
+        if compiler.is_gray() && matches!(self.value, EraseValue::Channels([r, g, b]) if r != g || g != b) {
+            return Err(Error::config(
+                "the image has one channel (mode=\"gray\"); value must be one number or \"random\"",
+            ));
+        }
         compiler.pixels(self.clone())
     }
 }

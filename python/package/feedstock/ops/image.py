@@ -76,9 +76,14 @@ def resize(size: Size, *, filter: Filter | None = None) -> Op:
     return Op("resize", size=size if isinstance(size, int) else list(size), filter=filter)
 
 
-def center_crop(size: Size) -> Op:
-    """Cuts a square of ``size`` pixels, or (height, width), out of the middle, as torchvision's ``CenterCrop``."""
-    return Op("center_crop", size=_size(size))
+def center_crop(size: Size, *, fill: int | None = None) -> Op:
+    """Cuts a square of ``size`` pixels, or (height, width), out of the middle, as torchvision's ``CenterCrop``.
+
+    Args:
+        size: The side in pixels, or (height, width). Smaller images are padded.
+        fill: The value of added pixels in every channel, 0 to 255; default 0.
+    """
+    return Op("center_crop", size=_size(size), fill=fill)
 
 
 def random_crop(
