@@ -100,7 +100,7 @@ def test_ranks_and_workers_go_on_while_a_head_with_redis_is_replaced(
     limit.write_text("5")
     job = Job(nodes, OTHERS[0], imagenet, tmp_path)
     job.until_step(5)
-    before = until("two workers", lambda: len(job.serving()) == 2 and job.serving())
+    before = until("two workers", lambda: len(job.serving()) == 2 and job.serving(), job.driver)
     on_the_drivers_node = others[0].descendants()
     assert json.loads(job.status.read_text())["pid"] in on_the_drivers_node, "the fleet's controller"
     assert any("TrainController" in command for command in on_the_drivers_node.values())
@@ -110,7 +110,9 @@ def test_ranks_and_workers_go_on_while_a_head_with_redis_is_replaced(
     nodes.start_head()
     lost, stays = sorted(before)
     os.kill(before[lost], signal.SIGKILL)
-    after = until("a replacement", lambda: len(job.serving().keys() - {lost}) == 2 and job.serving())
+    after = until(
+        "a replacement", lambda: len(job.serving().keys() - {lost}) == 2 and job.serving(), job.driver
+    )
     assert after[stays] == before[stays]
     limit.write_text("1000")
     found = job.assert_every_sample_committed_once()
@@ -131,7 +133,7 @@ def test_the_resubmitted_job_goes_on_after_a_head_is_lost_with_the_driver(
     job = Job(nodes, HEAD, imagenet, tmp_path)
     job.until_step(14)
     job.until_registered(12)
-    workers = until("two workers", lambda: len(job.serving()) == 2 and job.serving())
+    workers = until("two workers", lambda: len(job.serving()) == 2 and job.serving(), job.driver)
     lost = [*workers.values(), *(attempt.start["pid"] for attempt in attempts(tmp_path))]
     assert len(lost) == 4
     head.kill()

@@ -21,13 +21,14 @@ Adapters: ``feedstock.torch``, ``feedstock.lightning``, ``feedstock.huggingface`
 
 from typing import TYPE_CHECKING
 
-from feedstock._dataset import Dataset
+from feedstock._dataset import Dataset, DatasetOptions
 from feedstock._device import record_stream
 from feedstock._feedstock import Batch, Table, Tensor, __version__
 from feedstock._joint import JointColumn, image, mask
 from feedstock._loader import Loader
 from feedstock._options import LoaderOptions
 from feedstock._pipeline import Pipeline
+from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport
 from feedstock._workers import Workers, WorkerSource
 from feedstock.errors import (
     ConfigError,
@@ -80,6 +81,7 @@ __all__ = [
     "Batch",
     "ConfigError",
     "Dataset",
+    "DatasetOptions",
     "DeniedError",
     "FeedstockError",
     "Finish",
@@ -87,15 +89,19 @@ __all__ = [
     "GoneError",
     "InternalError",
     "JointColumn",
+    "Ledger",
     "Loader",
     "LoaderOptions",
+    "LoaderStats",
     "MixupCutmix",
     "Op",
     "Pipeline",
     "RetryableError",
     "SampleError",
+    "SkipReport",
     "Table",
     "Tensor",
+    "WarningReport",
     "WorkerSource",
     "Workers",
     "__version__",

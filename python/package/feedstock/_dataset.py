@@ -3,32 +3,57 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from feedstock import _feedstock
 from feedstock._check import column_names, folders, number, one_of, text, whole, whole_or_none
 from feedstock._pipeline import Pipeline
 from feedstock.errors import ConfigError
 
+if TYPE_CHECKING:
+    from feedstock.ops import Op
+
 Progress = Callable[[str, int, "int | None"], None]
-P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _begins(
-    method: Callable[Concatenate[Pipeline, P], Pipeline],
-) -> Callable[Concatenate[Dataset, P], Pipeline]:
-    """Returns a method of ``Dataset`` that makes a pipeline and calls the method of ``Pipeline``."""
+class DatasetOptions(TypedDict, total=False):
+    """Keywords of ``Dataset`` except ``layout``, for functions that pass them on."""
 
-    def begun(self: Dataset, /, *args: P.args, **keywords: P.kwargs) -> Pipeline:
-        return method(self.pipeline(), *args, **keywords)
+    split: str | None
+    columns: Sequence[str] | None
+    durations: Literal["auto", "never"]
+    storage: Mapping[str, Any] | None
+    catalog: str | os.PathLike[str] | None
+    catalogs_from: str | Sequence[str]
+    check: Literal["auto", "list"]
+    rebuild: bool
+    disk_cache: tuple[str | os.PathLike[str], int] | None
+    block_bytes: int | None
+    bad_shards: Literal["raise", "skip"]
+    progress: Progress | Literal[False] | None
 
-    functools.update_wrapper(begun, method)
-    return begun
+
+def _begins(method: Callable[..., Pipeline]) -> Callable[[F], F]:
+    """Decorates a method of ``Dataset`` that makes a pipeline and calls the method of ``Pipeline``, whose signature and
+    documentation it has. The decorated function only declares the signature for type checkers."""
+
+    def decorate(declared: F) -> F:
+        assert str(inspect.signature(declared)) == str(inspect.signature(method)), method
+
+        @functools.wraps(method)
+        def begun(self: Dataset, /, *args: Any, **keywords: Any) -> Pipeline:
+            return method(self.pipeline(), *args, **keywords)
+
+        return begun  # type: ignore[return-value]
+
+    return decorate
 
 
 class Dataset:
@@ -307,9 +332,42 @@ class Dataset:
         """Returns the number of samples that the filters keep."""
         return self._native.samples()
 
-    map = _begins(Pipeline.map)
-    shuffle = _begins(Pipeline.shuffle)
-    batch = _begins(Pipeline.batch)
+    @_begins(Pipeline.map)
+    def map(
+        self,
+        column: str,
+        *ops: Op | Iterable[Op],
+        output: str | None = None,
+        pad_value: float = 0.0,
+        key: str | None = None,
+    ) -> Pipeline:
+        raise NotImplementedError
+
+    @_begins(Pipeline.shuffle)
+    def shuffle(
+        self,
+        seed: int = 0,
+        *,
+        window: int | None = None,
+        lanes: int | None = None,
+        full: bool = False,
+        shuffle_bytes: int | None = None,
+        piece: int | None = None,
+    ) -> Pipeline:
+        raise NotImplementedError
+
+    @_begins(Pipeline.batch)
+    def batch(
+        self,
+        batch_size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        total: float | None = None,
+        global_total: float | None = None,
+        max_rows: int | None = None,
+        tail: Literal["drop", "pad"] = "drop",
+    ) -> Pipeline:
+        raise NotImplementedError
 
     def pipeline(self) -> Pipeline:
         """Returns a pipeline over this data set: not shuffled, no column mapped, batches of one sample."""

@@ -16,6 +16,7 @@ from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
 from feedstock._device import current_stream, import_torch, imported_torch
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
+from feedstock._reports import Ledger, LoaderStats, SkippedSample, SkipReport, WarnedSample, WarningReport
 from feedstock._setup import check, set_up
 from feedstock._workers import source_of
 from feedstock.errors import ConfigError, FeedstockError
@@ -73,7 +74,7 @@ class Loader:
         check(options, has_functions=bool(pipeline._functions))
         self.pipeline = pipeline
         self.output = options["output"]
-        self.restart = options["restart"]
+        self.restart: bool = options["restart"]
         self._ahead = Ahead(pipeline._functions, self._convert) if pipeline._functions else None
         self._static = options["static"]
         source = None if options["workers"] is None else source_of(options["workers"])
@@ -92,7 +93,7 @@ class Loader:
         self._iterations = 0
         self._resized: dict[str, float | None] = {}  # the batch size that reconfigure was given last
         # Statistics and ledger of a run whose memory was released.
-        self._last_run: tuple[dict[str, Any], dict[str, Any] | None] = ({}, None)
+        self._last_run: tuple[LoaderStats, Ledger | None] = ({}, None)
         self._agreement = Agreement() if world_size > 1 else None  # until all ranks agree
         _live.add(self)
         if source is not None:
@@ -356,7 +357,7 @@ class Loader:
         """
         self._native.start_prefetch()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> LoaderStats:
         """Returns counters of the current run; an empty dict before anything runs.
 
         Among them are samples, steps, bytes fetched, seconds in ops and in storage, and slots held.
@@ -368,7 +369,7 @@ class Loader:
         """
         return self._native.stats() or self._last_run[0]
 
-    def ledger(self) -> dict[str, Any] | None:
+    def ledger(self) -> Ledger | None:
         """Returns the proof of exactly-once delivery for the current epoch, or the one that just ended.
 
         It covers the batches since the loader started or was last moved.
@@ -380,17 +381,19 @@ class Loader:
         """
         return self._native.ledger() or self._last_run[1]
 
-    def skip_report(self) -> dict[str, Any]:
+    def skip_report(self) -> SkipReport:
         """Returns the samples that ``on_error("skip")`` skipped.
 
         Returns:
             ``count``; and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``reason``.
         """
         count, skipped = self._native.skip_report()
-        samples = [{"sample_id": s, "epoch": e, "reason": reason} for s, e, reason in skipped]
+        samples: list[SkippedSample] = [
+            {"sample_id": s, "epoch": e, "reason": reason} for s, e, reason in skipped
+        ]
         return {"count": count, "samples": samples}
 
-    def warning_report(self) -> dict[str, Any]:
+    def warning_report(self) -> WarningReport:
         """Returns the decoders' warnings about samples that were delivered.
 
         Kinds of warnings:
@@ -404,7 +407,7 @@ class Loader:
             ``epoch`` and ``kinds``.
         """
         counts, warned = self._native.warning_report()
-        samples = [{"sample_id": s, "epoch": e, "kinds": kinds} for s, e, kinds in warned]
+        samples: list[WarnedSample] = [{"sample_id": s, "epoch": e, "kinds": kinds} for s, e, kinds in warned]
         return {"counts": counts, "samples": samples}
 
     def padding_share(self, output: str) -> float | None:

@@ -19,7 +19,7 @@ class PreemptionNotice:
     Ray Train watches for draining nodes: spot notices, and decisions of the autoscaler. All ranks must call
     :meth:`due` equally often, because every ``every``-th call asks ``ray.train.get_preemption_info``, for which ranks
     wait for each other. They get the same answer. Outside of a Ray Train worker, and with a Ray that lacks the
-    function (before 2.60), nothing is ever due.
+    function (before 2.58), nothing is ever due.
 
     Args:
         every: Steps between two questions; default 10. ``every`` steps and a checkpoint must take less time than the

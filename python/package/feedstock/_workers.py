@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ _OWN = (importlib.metadata.EntryPoint("ray", "feedstock.ray:find", _GROUP),)
 class Watched(Protocol):
     """The part of a ``Loader`` that sources of workers use."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Mapping[str, Any]:
         """See ``Loader.stats``."""
 
 

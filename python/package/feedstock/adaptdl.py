@@ -34,18 +34,25 @@ from feedstock._options import LoaderOptions, documents_loader_options, takes_lo
 try:
     import adaptdl.checkpoint
     import adaptdl.env
+    import adaptdl.torch.data
     from adaptdl.torch._metrics import get_progress
-    from adaptdl.torch.data import AdaptiveDataLoaderMixin
     from adaptdl.torch.epoch import current_epoch
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
-        f"feedstock.adaptdl needs AdaptDL and what it imports: pip install adaptdl 'setuptools<81' ({error})"
-    ) from error
+        f"feedstock.adaptdl needs AdaptDL and what it imports: pip install adaptdl 'setuptools<81' ({_error})"
+    ) from _error
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from feedstock import Loader, Pipeline
+
+    class _Base:  # AdaptDL has no types
+        def __init__(self, batch_size: int) -> None: ...
+        def autoscale_batch_size(self, *args: Any, **keywords: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    _Base = adaptdl.torch.data.AdaptiveDataLoaderMixin
 
 __all__ = ["AdaptDLLoader"]
 
@@ -53,7 +60,7 @@ SYNC_STEPS = 100  # optimizer steps between requests for AdaptDL's batch size, w
 
 
 @documents_loader_options
-class AdaptDLLoader(AdaptiveDataLoaderMixin):  # type: ignore[misc]
+class AdaptDLLoader(_Base):
     """Batches of this replica, for use inside `adaptdl.torch.remaining_epochs_until`.
 
     ```python

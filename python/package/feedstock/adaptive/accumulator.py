@@ -95,7 +95,7 @@ class Accumulator:
     """
 
     def __init__(self, exchange: Exchange | None = None) -> None:
-        self.exchange = exchange if exchange is not None else default_exchange(1)
+        self.exchange: Exchange = exchange if exchange is not None else default_exchange(1)
         self._totals: dict[str, ExactSum] = {}  # of all ranks, up to the last sync
         self._pending: dict[str, ExactSum] = {}  # of this rank, since
 

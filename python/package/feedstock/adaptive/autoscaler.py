@@ -47,9 +47,9 @@ class Autoscaler:
     """Finds the batch size with the highest goodput within the limits."""
 
     def __init__(self, limits: Limits, min_speedup: float = MIN_SPEEDUP, smoothing: float = 0.999) -> None:
-        self.limits = limits
+        self.limits: Limits = limits
         self.min_speedup = min_speedup
-        self.noise = NoiseAverage(smoothing)
+        self.noise: NoiseAverage = NoiseAverage(smoothing)
         self._profile: dict[Configuration, list[float]] = {}
 
     @property

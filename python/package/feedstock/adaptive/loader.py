@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from feedstock import Loader, Pipeline
     from feedstock.ray import DataIterator
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 INTERVAL_STEPS = 100  # between decisions: a change costs a refill of the pipeline, about one step
 

@@ -63,7 +63,7 @@ class GradientMeter:
         if not self._parameters:
             raise ConfigError("watch: no parameter requires a gradient")
         self.world_size = world_size
-        self.sharded = any(_is_sharded(parameter) for parameter in self._parameters)
+        self.sharded: bool = any(_is_sharded(parameter) for parameter in self._parameters)
         if self.sharded:
             for parameter in self._parameters:
                 _check_mesh(parameter, world_size)

@@ -44,7 +44,7 @@ class Tuner:
         self.scaler = scaler
         self.exchange = exchange
         self.enabled = False  # whether the batch size may change
-        self.timer = StepTimer(clock)
+        self.timer: StepTimer = StepTimer(clock)
         self._interval = interval
         self._meter: GradientMeter | None = None
         self._steps = 0  # since the last agreement

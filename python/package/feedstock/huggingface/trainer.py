@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer
@@ -158,7 +159,8 @@ class TrainerMixin(_Base):  # type: ignore[misc]
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs Trainer's loop, with valid rows only."""
         if isinstance(dataloader, EvalLoader):
-            self.gather_function = dataloader.gather  # Trainer restores its function afterwards
+            # Trainer restores its function afterwards.
+            self.gather_function: Callable[[Any], Any] = dataloader.gather
         return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def _eval_loader(self, data: Any) -> EvalLoader:

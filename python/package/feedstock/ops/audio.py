@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from feedstock import _feedstock
 from feedstock.ops._op import Op
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Window = Literal["hann", "hamming", "blackman", "povey", "rectangular"]
 Log = Literal["whisper", "ln", "log10", "db", "none"]
@@ -130,6 +133,27 @@ def add_noise(
     return Op("add_noise", noise=noise, snr_db=snr_db, probability=probability)
 
 
+class LogMelParameters(TypedDict, total=False):
+    """Keywords of ``log_mel``, for the presets that change some of them."""
+
+    n_fft: int | None
+    win_length: int | None
+    hop_length: int | None
+    f_min: float | None
+    f_max: float | None
+    window: Window | None
+    mel_scale: MelScale | None
+    norm: MelNorm | None
+    center: bool | None
+    pad_mode: PadMode | None
+    power: Literal[1, 2] | None
+    log: Log | None
+    floor: float | None
+    floor_by: FloorBy | None
+    top_db: float | None
+    drop_last_frame: bool | None
+
+
 def log_mel(
     n_mels: int | None = None,
     *,
@@ -169,7 +193,7 @@ def log_mel_whisper(n_mels: int | None = None) -> Op:
     return _preset("log_mel_whisper", {"n_mels": n_mels})
 
 
-def log_mel_torchaudio(n_mels: int | None = None, **parameters: Any) -> Op:
+def log_mel_torchaudio(n_mels: int | None = None, **parameters: Unpack[LogMelParameters]) -> Op:
     """Returns ``log_mel`` with the parameters of torchaudio's ``MelSpectrogram`` and ``AmplitudeToDB(top_db=80)``.
 
     Args:
@@ -179,7 +203,7 @@ def log_mel_torchaudio(n_mels: int | None = None, **parameters: Any) -> Op:
     return _preset("log_mel_torchaudio", {"n_mels": n_mels, **parameters})
 
 
-def log_mel_librosa(n_mels: int | None = None, **parameters: Any) -> Op:
+def log_mel_librosa(n_mels: int | None = None, **parameters: Unpack[LogMelParameters]) -> Op:
     """Returns ``log_mel`` with the parameters of librosa's ``melspectrogram`` and ``power_to_db``.
 
     Args:

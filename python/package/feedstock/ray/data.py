@@ -28,6 +28,9 @@ from .iterator import _Recipe
 
 if TYPE_CHECKING:
     from ray.data.block import BlockAccessor
+    from typing_extensions import Unpack
+
+    from .. import DatasetOptions
 
 #: Read tasks for each one that runs at a time: one runs while the next is scheduled.
 TASKS_PER_SLOT = 2
@@ -99,7 +102,7 @@ def from_ray_data(
     uri: str,
     *,
     filesystem: pyarrow.fs.FileSystem | None = None,
-    **options: Any,
+    **options: Unpack[DatasetOptions],
 ) -> Dataset:
     """Writes a data set of Ray Data to Arrow IPC files, once, and opens them as a feedstock data set.
 
@@ -113,7 +116,7 @@ def from_ray_data(
         dataset: Ray's data set.
         uri: A folder that all nodes see, or a bucket with a prefix. It must be empty at first, or not exist.
         filesystem: How Ray and pyarrow reach ``uri``; default: by its scheme and the environment.
-        **options: Of ``feedstock.Dataset``, such as ``storage`` or ``catalog``.
+        **options: Of ``feedstock.Dataset`` except ``layout``, such as ``storage`` or ``catalog``.
 
     Raises:
         ConfigError: ``uri`` has files of an unfinished write or others, the data set is empty, a column is of Python

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
+    from .._reports import Ledger
+
 Format = Literal["default", "numpy", "pandas", "pyarrow"]
 
 # Ray's methods that a pipeline makes unnecessary, and what to use instead.
@@ -231,7 +233,7 @@ class DataIterator:
         """Returns the sample ids of a step: one array (uint64 [rows]) for each rank."""
         return self.loader.samples_in(step, epoch)
 
-    def ledger(self) -> dict[str, Any] | None:
+    def ledger(self) -> Ledger | None:
         """Returns the proof of exactly-once delivery; see ``feedstock.Loader.ledger``."""
         return self.loader.ledger()
 

@@ -32,7 +32,7 @@ from .spec import Identity, Joined, Renewed, Spec, controller_name
 from .state import Action, Drain, Exit, FleetState, Kill, Phase, Start
 from .worker import CONCURRENCY, FleetWorker, Opened, Refused
 
-logger = logging.getLogger("feedstock.ray.fleet")
+logger: logging.Logger = logging.getLogger("feedstock.ray.fleet")
 
 #: Threads of the actor. Renewals take microseconds; only ``shutdown`` and a fleet's first calls wait.
 CONTROLLER_CONCURRENCY = 16

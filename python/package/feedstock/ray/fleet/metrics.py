@@ -25,7 +25,7 @@ class Metrics:
         self._rate = gauge("samples_per_second", "Samples that all workers served in a second.")
         self._waited = gauge("waited_share", "Share of their time that ranks waited for data, 0 to 1.")
         self._last: tuple[float, int] | None = None  # when, samples
-        self.samples_per_second = 0.0
+        self.samples_per_second: float = 0.0
 
     def publish(
         self, now: float, *, size: int, workers: int, streams: int, samples: int, waited: Sequence[float]

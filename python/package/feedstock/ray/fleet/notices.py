@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-logger = logging.getLogger("feedstock.ray.fleet")
+logger: logging.Logger = logging.getLogger("feedstock.ray.fleet")
 
 #: Seconds between two looks. Clouds give notice 30 s or more before they take a node.
 LOOK_SECONDS = 1.0

@@ -97,7 +97,7 @@ class FleetState:
         self._actions: list[Action] = []
         self.failure: str | None = None
         self.refusal: str | None = None
-        self.samples = 0
+        self.samples: int = 0
 
     # The state
 

@@ -6,6 +6,7 @@ them, and a fleet would grow to its largest size in vain.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 #: How long a share stays valid without a new batch: longer than most steps. A rank that takes no batch for longer is
@@ -22,7 +23,7 @@ class WaitedShare:
         self._samples = 0
         self._share: float | None = None
 
-    def look(self, now: float, stats: dict[str, Any]) -> float | None:
+    def look(self, now: float, stats: Mapping[str, Any]) -> float | None:
         """Returns the share of the time between the last two looks with new batches, 0 to 1; None if unknown."""
         waited = stats.get("waited_seconds", 0.0) - stats.get("waited_map_python_seconds", 0.0)
         samples = stats.get("samples", 0)

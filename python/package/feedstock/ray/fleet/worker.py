@@ -20,7 +20,7 @@ import ray.util
 from ... import ConfigError
 from .spec import Identity, Spec, controller_name
 
-logger = logging.getLogger("feedstock.ray.fleet")
+logger: logging.Logger = logging.getLogger("feedstock.ray.fleet")
 
 #: Threads of the actor: one each for ``ended`` and ``drain``, and two for the calls of a controller that was restarted.
 #: Twice that number leaves room for ``opened``.

@@ -1,0 +1,70 @@
+"""What a loader reports: its counters, the proof of delivery, and samples that were skipped or have warnings."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class LoaderStats(TypedDict, total=False):
+    """Counters of a run; empty before anything runs."""
+
+    samples: int
+    bad_samples: int
+    steps: int
+    fetched_blocks: int
+    refetched_blocks: int
+    fetched_bytes: int
+    fetch_seconds: float
+    ops_seconds: float
+    hedges: int
+    hedged_samples: int
+    resident_bytes: int
+    peak_resident_bytes: int
+    waited_seconds: float
+    waited_map_python_seconds: float
+    ready_batches: int
+    held_batches: int
+    slots: int
+
+
+class Ledger(TypedDict):
+    """The proof of exactly-once delivery for an epoch, of one rank."""
+
+    epoch: int
+    planned: int
+    delivered: int
+    padded: int
+    substituted: int
+    digest_planned: str
+    digest_delivered: str
+    exact: bool
+
+
+class SkippedSample(TypedDict):
+    """A sample that was left out, and why."""
+
+    sample_id: int
+    epoch: int
+    reason: str
+
+
+class SkipReport(TypedDict):
+    """The number of samples that were left out, and the first 8,192 of them."""
+
+    count: int
+    samples: list[SkippedSample]
+
+
+class WarnedSample(TypedDict):
+    """A sample that was delivered with warnings of its decoder."""
+
+    sample_id: int
+    epoch: int
+    kinds: list[str]
+
+
+class WarningReport(TypedDict):
+    """The number of samples by kind of warning, and the first 8,192 of these samples."""
+
+    counts: dict[str, int]
+    samples: list[WarnedSample]
