@@ -239,6 +239,7 @@ async fn build(
         options: &options.catalog,
         block_bytes: options.block_bytes,
         bad_shards: options.bad_shards,
+        tar_headers: options.tar_headers,
         archives: options.archives.as_deref(),
         split: options.split.as_deref(),
         finished,

@@ -2,7 +2,7 @@
 
 use super::probe::{AudioProbe, Durations};
 use crate::home;
-use crate::{BadShards, CatalogOptions, CatalogStore, DiskCacheOptions, Layout, StorageOptions};
+use crate::{BadShards, CatalogOptions, CatalogStore, DiskCacheOptions, Layout, StorageOptions, TarHeaders};
 use datafusion::logical_expr::ScalarUDF;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub struct OpenOptions {
     pub block_bytes: u64,
     /// What happens to a damaged shard; default [`BadShards::Raise`].
     pub bad_shards: BadShards,
+    /// When the headers of WebDataset tars are read; default [`TarHeaders::Open`].
+    pub tar_headers: TarHeaders,
     /// Functions for filters and queries, such as `image_width(image)`; default none.
     pub functions: Vec<Arc<ScalarUDF>>,
 }
@@ -54,6 +56,7 @@ impl Default for OpenOptions {
             disk_cache: None,
             block_bytes: DEFAULT_BLOCK_BYTES,
             bad_shards: BadShards::default(),
+            tar_headers: TarHeaders::default(),
             functions: Vec::new(),
         }
     }

@@ -72,6 +72,9 @@ fn hash_of(options: &OpenOptions) -> XxHash64 {
     if !options.bad_shards.is_default() {
         hasher.write(b"bad_shards"); // and so does one that leaves shards out
     }
+    if !options.tar_headers.is_default() {
+        hasher.write(b"tar_headers"); // or one that has no places of members
+    }
     hasher
 }
 

@@ -38,4 +38,5 @@ mod storage_redirects;
 mod storage_support;
 mod storage_versions;
 mod tar_catalogs;
+mod tar_headers;
 mod tar_resume;
