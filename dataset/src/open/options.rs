@@ -67,10 +67,12 @@ impl OpenOptions {
     /// next to the data.
     pub(crate) fn make_private_folders(&self) {
         let stored = match &self.catalog.store {
-            CatalogStore::Cache(folder) => Some(folder),
-            CatalogStore::Beside | CatalogStore::Nowhere => None,
+            CatalogStore::Cache(folder) => Some(folder.clone()),
+            // What an interrupted build has read is kept in the cache.
+            CatalogStore::Beside => home::cache_folder("catalogs"),
+            CatalogStore::Nowhere => None,
         };
-        for folder in stored.into_iter().chain(&self.archives) {
+        for folder in stored.iter().chain(&self.archives) {
             home::make_private(folder);
         }
     }

@@ -40,3 +40,4 @@ mod storage_versions;
 mod tar_catalogs;
 mod tar_headers;
 mod tar_resume;
+mod tar_resume_files;
