@@ -220,7 +220,7 @@ async fn a_wrong_index_gives_no_other_samples() {
         for sample in 0..dataset.len() {
             match reader.fetch_sample(SampleId(sample), u64::MAX).await {
                 Ok(block) => {
-                    let key: usize = texts(&[block.rows.clone()], "key")[0].parse().unwrap();
+                    let key: usize = texts(std::slice::from_ref(&block.rows), "key")[0].parse().unwrap();
                     let jpg = &payloads(&[block.rows], "image")[0];
                     assert!(jpg.is_none() || *jpg == Some(members[2 * key].1.clone()), "{name}: {sample}");
                 }
