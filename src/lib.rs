@@ -89,7 +89,7 @@ pub use feedstock_trainer_bridge::{
 pub mod catalog {
     pub use feedstock_dataset::{
         AudioProbe, BadShards, Catalog, CatalogCheck, CatalogOptions, CatalogSource, CatalogStore, Durations,
-        Layout, Progress,
+        Layout, Progress, TarHeaders,
     };
     pub use feedstock_ops::sql_functions;
     pub use feedstock_trainer_bridge::audio_probe;

@@ -6,7 +6,7 @@ use super::progress::Reporter;
 use clap::Args;
 use feedstock_dataset::{
     BadShards, CatalogCheck, CatalogOptions, CatalogSource, CatalogStore, Dataset, Layout, OpenOptions,
-    Shuffle,
+    Shuffle, TarHeaders,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +31,10 @@ pub(crate) struct OpenArgs {
     /// raise stops with an error, skip leaves the shard out.
     #[arg(long, value_name = "HOW", default_value = "raise")]
     bad_shards: BadShards,
+    /// When the headers of WebDataset tars are read: open, when the catalog is built, or read, with the samples. The latter
+    /// needs an index of offsets (x.tar.idx) for each tar, and opens many TB in seconds.
+    #[arg(long, value_name = "WHEN", default_value = "open")]
+    tar_headers: TarHeaders,
     /// The split, if the URI has several: train, dev, test, validated …
     #[arg(long)]
     split: Option<String>,
@@ -111,6 +115,7 @@ impl OpenArgs {
             layout: self.layout,
             split: self.split.clone(),
             bad_shards: self.bad_shards,
+            tar_headers: self.tar_headers,
             audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
             functions: feedstock_ops::sql_functions(),
             ..OpenOptions::default()

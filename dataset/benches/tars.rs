@@ -11,7 +11,7 @@
     reason = "a bench prints and may fail loudly"
 )]
 
-use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions, StorageOptions};
+use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions, StorageOptions, TarHeaders};
 use feedstock_testkit::{S3Server, SimulatedObject, SimulatedStore, SparseTar};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -29,15 +29,18 @@ const PART: u64 = 50;
 enum Index {
     Nothing,
     Dali,
+    Energon,
 }
 
 fn store(tars: u64, members: &[(&str, u64)], index: Index) -> SimulatedStore {
     let mut objects: BTreeMap<String, SimulatedObject> = BTreeMap::new();
     for i in 0..tars {
         let tar = SparseTar::new(SAMPLES, members, i * SAMPLES);
-        if matches!(index, Index::Dali) {
-            objects.insert(format!("data/{i:05}.idx"), tar.dali_index().into());
-        }
+        match index {
+            Index::Nothing => None,
+            Index::Dali => objects.insert(format!("data/{i:05}.idx"), tar.dali_index().into()),
+            Index::Energon => objects.insert(format!("data/{i:05}.tar.idx"), tar.energon_index().into()),
+        };
         let object = SimulatedObject::new(tar.size(), move |range| tar.read(range));
         objects.insert(format!("data/{i:05}.tar"), object);
     }
@@ -46,13 +49,13 @@ fn store(tars: u64, members: &[(&str, u64)], index: Index) -> SimulatedStore {
 
 /// Opens the data set and prints the cost.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-async fn measure(name: &str, store: &SimulatedStore) {
+async fn measure(name: &str, store: &SimulatedStore, tar_headers: TarHeaders) {
     let storage =
         StorageOptions { max_concurrency: NonZeroUsize::new(REQUESTS_AT_ONCE), ..StorageOptions::default() };
     let config = S3Server::config_at(&store.endpoint()).into_iter();
     let storage = config.fold(storage, |storage, (key, value)| storage.with(key, value));
     let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
-    let options = OpenOptions { storage, catalog, ..OpenOptions::default() };
+    let options = OpenOptions { storage, catalog, tar_headers, ..OpenOptions::default() };
     let began = Instant::now();
     let dataset = Dataset::open_with("s3://bucket/data/", options).await.unwrap();
     let (seconds, stats) = (began.elapsed().as_secs_f64(), dataset.storage().stats());
@@ -73,14 +76,20 @@ async fn measure(name: &str, store: &SimulatedStore) {
 #[tokio::main]
 async fn main() {
     let (alone, with_text) = ([("bin", PAYLOAD_BYTES)], [("bin", PAYLOAD_BYTES), ("json", 1_000)]);
-    measure("indexes (DALI), payloads alone", &store(TARS, &alone, Index::Dali)).await;
-    measure("indexes (DALI), a .json for each payload", &store(PART, &with_text, Index::Dali)).await;
-    measure("no indexes, payloads alone", &store(PART, &alone, Index::Nothing)).await;
-    measure("no indexes, a .json for each payload", &store(PART, &with_text, Index::Nothing)).await;
+    let open = TarHeaders::Open;
+    measure("indexes (DALI), payloads alone", &store(TARS, &alone, Index::Dali), open).await;
+    measure("offsets (Energon), headers when read", &store(TARS, &alone, Index::Energon), TarHeaders::Read)
+        .await;
+    let part = store(PART, &alone, Index::Energon);
+    measure("offsets (Energon), headers when read", &part, TarHeaders::Read).await;
+    measure("offsets (Energon), all headers", &part, open).await;
+    measure("indexes (DALI), a .json for each payload", &store(PART, &with_text, Index::Dali), open).await;
+    measure("no indexes, payloads alone", &store(PART, &alone, Index::Nothing), open).await;
+    measure("no indexes, a .json for each payload", &store(PART, &with_text, Index::Nothing), open).await;
     let tar = SparseTar::new(20_000, &[("bin", PAYLOAD_BYTES)], 0);
     let index = tar.energon_index().into();
     let object = SimulatedObject::new(tar.size(), move |range| tar.read(range));
     let objects = [("data/0.tar".to_owned(), object), ("data/0.tar.idx".to_owned(), index)];
     let store = SimulatedStore::start(objects.into(), LATENCY).unwrap();
-    measure("offsets (Energon), one tar", &store).await;
+    measure("offsets (Energon), one tar, all headers", &store, open).await;
 }

@@ -78,7 +78,8 @@ impl DatasetSpec {
 impl SourceSpec {
     /// Returns options with those that the order depends on, which a description holds.
     pub(crate) fn options_with(&self, own: OpenOptions) -> OpenOptions {
-        let Self::Uri { uri: _, layout, split, durations, block_bytes, bad_shards } = self else {
+        let Self::Uri { uri: _, layout, split, durations, block_bytes, bad_shards, tar_headers } = self
+        else {
             return own;
         };
         OpenOptions {
@@ -87,6 +88,7 @@ impl SourceSpec {
             durations: *durations,
             block_bytes: *block_bytes,
             bad_shards: *bad_shards,
+            tar_headers: *tar_headers,
             ..own
         }
     }

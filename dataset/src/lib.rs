@@ -69,7 +69,7 @@ pub use feedstock_plan::{
     Left, Lengths, MAX_MEASURED_ROWS, Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, Selection,
     Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
 };
-pub use format::BadShards;
+pub use format::{BadShards, TarHeaders};
 pub use held::declared_array;
 pub use home::{cache_folder, make_private};
 pub use inbox::{CatalogInbox, IncomingCatalog};

@@ -41,7 +41,7 @@ where
 impl Dataset {
     /// Opens `uri`; `progress(stage, done, total)` is called from another thread while the catalog is built.
     #[staticmethod]
-    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, catalogs_from, check, rebuild, disk_cache, block_bytes, bad_shards, progress))]
+    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, catalogs_from, check, rebuild, disk_cache, block_bytes, bad_shards, tar_headers, progress))]
     #[expect(clippy::too_many_arguments, reason = "all by name, from one place: feedstock/_dataset.py")]
     fn open(
         py: Python<'_>,
@@ -57,6 +57,7 @@ impl Dataset {
         disk_cache: Option<(String, u64)>,
         block_bytes: Option<u64>,
         bad_shards: &str,
+        tar_headers: &str,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let mut options = OpenOptions {
@@ -80,6 +81,7 @@ impl Dataset {
         options.catalog.sources = catalogs_from.into_iter().map(Into::into).collect();
         options.catalog.check = text(py, "check", Some(check))?.unwrap_or_default();
         options.bad_shards = text(py, "bad_shards", Some(bad_shards))?.unwrap_or_default();
+        options.tar_headers = text(py, "tar_headers", Some(tar_headers))?.unwrap_or_default();
         options.catalog.rebuild = rebuild;
         options.catalog.progress = progress.map(|callback| {
             Arc::new(move |now: Progress| {

@@ -65,7 +65,7 @@ impl Catalog {
     /// system caches.
     pub fn is_cheap_to_read_again(&self) -> bool {
         match &self.content {
-            Content::Units { .. } => false,
+            Content::Units { .. } => self.layout == Layout::WebDataset && self.is_local(),
             Content::Located(_) => self.is_local(),
             Content::Union(union) => {
                 union.parts().iter().all(|part| part.stored.catalog.is_cheap_to_read_again())

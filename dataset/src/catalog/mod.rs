@@ -298,7 +298,8 @@ impl Catalog {
             Content::Units { .. } => {
                 let shard = self.blocks.row(block).shard;
                 let row = sample.0 - self.blocks.first_sample_of_shard(shard);
-                format!("{} row {row}", self.objects.name(shard as usize))
+                let what = if self.layout == Layout::WebDataset { "sample" } else { "row" };
+                format!("{} {what} {row}", self.objects.name(shard as usize))
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::bad_shards::BadShards;
 use super::finished::Finished;
+use super::tar_headers::TarHeaders;
 use crate::Storage;
 use crate::catalog::CatalogOptions;
 use std::num::NonZeroUsize;
@@ -15,6 +16,8 @@ pub(crate) struct Cataloguing<'a> {
     pub(crate) block_bytes: u64,
     /// What happens to a damaged shard.
     pub(crate) bad_shards: BadShards,
+    /// When the headers of WebDataset tars are read.
+    pub(crate) tar_headers: TarHeaders,
     /// Where seekable copies of compressed archives are kept.
     pub(crate) archives: Option<&'a Path>,
     /// The split, if a place holds several.

@@ -4,7 +4,8 @@
 //! shard is read ─▶ journal: key (URI, size, ETag, place in the shard), what was found      next build ─▶ found, or read
 //! ```
 //! A shard that was replaced has another key, so it is read again. What has neither an ETag nor a time of change is not
-//! stored. The file is removed when the catalog is stored; without that, after a week (`storage/journal.rs`).
+//! stored. The file is removed when the catalog is stored; without that, after a week (`storage/journal.rs`). It is in the folder of
+//! the catalog, or for a catalog next to the data in the user's cache (`open/place.rs`).
 //!
 //! Cost: some 100 bytes for each member of a tar, at most 1 GiB; further shards are read again after an interruption.
 

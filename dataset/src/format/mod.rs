@@ -33,6 +33,7 @@ mod recognise;
 mod shards;
 pub(crate) mod sides;
 mod splits;
+mod tar_headers;
 mod tars;
 pub(crate) mod units;
 mod webdataset;
@@ -46,6 +47,7 @@ pub(crate) use listing::{Choice, Sources, Stored, name_below, split_root};
 pub(crate) use located::MAX_BLOCK_OBJECTS;
 pub(crate) use metadata_table::is_in as has_metadata_table;
 pub(crate) use recognise::{find_sources, may_have_table};
+pub use tar_headers::TarHeaders;
 
 use crate::Layout;
 pub(crate) use contract::Format;

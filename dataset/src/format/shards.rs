@@ -118,6 +118,7 @@ fn kept<T>(all: Vec<T>, is_kept: impl Fn(usize) -> bool) -> Vec<T> {
 mod tests {
     use super::*;
     use crate::catalog::CatalogOptions;
+    use crate::format::TarHeaders;
     use crate::{IoRuntime, Layout, Storage, StorageOptions};
 
     fn sources(objects: usize) -> Sources {
@@ -145,6 +146,7 @@ mod tests {
             options: &options,
             block_bytes: 1 << 20,
             bad_shards: BadShards::Skip,
+            tar_headers: TarHeaders::default(),
             archives: None,
             split: None,
             finished: None,

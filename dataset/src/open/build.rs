@@ -18,7 +18,7 @@
 use super::codecs::with_codecs;
 use super::durations;
 use super::options::OpenOptions;
-use super::place::place_in;
+use super::place::{place_in, unfinished};
 use crate::catalog::{Catalog, CatalogCheck, CatalogSource, Content, Objects, Probed, VIEW_BYTES};
 use crate::format::{self, Cataloguing, Choice, FINISHED, Finished, Sources, find_sources};
 use crate::storage::{JournalKind, LISTING, remove_abandoned, shown};
@@ -59,7 +59,7 @@ pub(crate) async fn open_or_build(
             Stored::Found(mut found) => {
                 if still_fits(uri, options, options.catalog.check, storage, &mut found.catalog).await? {
                     store_again(&mut found, place, storage).await;
-                    let own = journals_folder(place);
+                    let own = unfinished(uri, place, options);
                     remove_abandoned_journals(|| own.into_iter().collect(), storage).await;
                     return Ok((found.catalog, true));
                 }
@@ -81,7 +81,7 @@ pub(crate) async fn open_or_build(
         return Ok(ready);
     }
     options.catalog.report("listing", 0, None);
-    let folder = place.and_then(journals_folder);
+    let folder = place.and_then(|place| unfinished(uri, place, options));
     if let Some(folder) = folder.clone() {
         remove_abandoned_journals(move || all_folders(&folder), storage).await;
     }
@@ -182,11 +182,6 @@ async fn store_again(found: &mut Found, place: &Place, storage: &Storage) {
     }
 }
 
-/// Returns the folder of the files from which interrupted work is resumed; none next to the data, where others may read it.
-fn journals_folder(place: &Place) -> Option<PathBuf> {
-    place.is_cache().then(|| PathBuf::from(place.folder()))
-}
-
 /// Returns the folders of all data sets in the same cache. Each data set has one, so this takes a few milliseconds.
 fn all_folders(own: &Path) -> Vec<PathBuf> {
     let folders = own.parent().and_then(|cache| std::fs::read_dir(cache).ok());
@@ -239,6 +234,7 @@ async fn build(
         options: &options.catalog,
         block_bytes: options.block_bytes,
         bad_shards: options.bad_shards,
+        tar_headers: options.tar_headers,
         archives: options.archives.as_deref(),
         split: options.split.as_deref(),
         finished,

@@ -2,7 +2,7 @@
 
 use super::probe::{AudioProbe, Durations};
 use crate::home;
-use crate::{BadShards, CatalogOptions, CatalogStore, DiskCacheOptions, Layout, StorageOptions};
+use crate::{BadShards, CatalogOptions, CatalogStore, DiskCacheOptions, Layout, StorageOptions, TarHeaders};
 use datafusion::logical_expr::ScalarUDF;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub struct OpenOptions {
     pub block_bytes: u64,
     /// What happens to a damaged shard; default [`BadShards::Raise`].
     pub bad_shards: BadShards,
+    /// When the headers of WebDataset tars are read; default [`TarHeaders::Open`].
+    pub tar_headers: TarHeaders,
     /// Functions for filters and queries, such as `image_width(image)`; default none.
     pub functions: Vec<Arc<ScalarUDF>>,
 }
@@ -54,6 +56,7 @@ impl Default for OpenOptions {
             disk_cache: None,
             block_bytes: DEFAULT_BLOCK_BYTES,
             bad_shards: BadShards::default(),
+            tar_headers: TarHeaders::default(),
             functions: Vec::new(),
         }
     }
@@ -64,10 +67,12 @@ impl OpenOptions {
     /// next to the data.
     pub(crate) fn make_private_folders(&self) {
         let stored = match &self.catalog.store {
-            CatalogStore::Cache(folder) => Some(folder),
-            CatalogStore::Beside | CatalogStore::Nowhere => None,
+            CatalogStore::Cache(folder) => Some(folder.clone()),
+            // What an interrupted build has read is kept in the cache.
+            CatalogStore::Beside => home::cache_folder("catalogs"),
+            CatalogStore::Nowhere => None,
         };
-        for folder in stored.into_iter().chain(&self.archives) {
+        for folder in stored.iter().chain(&self.archives) {
             home::make_private(folder);
         }
     }

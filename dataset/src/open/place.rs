@@ -7,7 +7,7 @@ use crate::storage::{absolute, endpoints};
 use crate::stored::Place;
 use crate::{Error, Layout, Result};
 use std::hash::Hasher;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use twox_hash::XxHash64;
 
 /// Folders are named as in version 3, so that its catalogs are found.
@@ -29,6 +29,16 @@ pub(crate) fn place_in(source: &CatalogSource, uri: &str, options: &OpenOptions)
         CatalogSource::Folder(folder) => Ok(published(folder, &folder_name(uri, options)?)?),
         CatalogSource::Received(root) => cached(uri, options, root),
     }
+}
+
+/// Returns the local folder of the files from which interrupted work is resumed: that of the catalog. A catalog next to the data
+/// may be in a bucket, and others may read it, so its files are where the user's cache would have the catalog.
+pub(crate) fn unfinished(uri: &str, place: &Place, options: &OpenOptions) -> Option<PathBuf> {
+    if place.is_cache() {
+        return Some(place.folder().into());
+    }
+    let CatalogStore::Cache(cache) = CatalogStore::default() else { return None };
+    Some(cache.join(folder_name(uri, options).ok()?))
 }
 
 /// Returns the place of a catalog among those that were published in a folder.
@@ -71,6 +81,9 @@ fn hash_of(options: &OpenOptions) -> XxHash64 {
     hasher.write_u8(u8::from(options.probes())); // a catalog with durations differs
     if !options.bad_shards.is_default() {
         hasher.write(b"bad_shards"); // and so does one that leaves shards out
+    }
+    if !options.tar_headers.is_default() {
+        hasher.write(b"tar_headers"); // or one that has no places of members
     }
     hasher
 }

@@ -3,7 +3,7 @@
 use super::options::OpenOptions;
 use super::probe::Durations;
 use crate::storage::{absolute, shown};
-use crate::{BadShards, Layout, Result, Stop};
+use crate::{BadShards, Layout, Result, Stop, TarHeaders};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub struct DatasetSpec {
 /// One data set, or several.
 ///
 /// ```
-/// use feedstock_dataset::{BadShards, Durations, SourceSpec};
+/// use feedstock_dataset::{BadShards, Durations, SourceSpec, TarHeaders};
 ///
 /// let source = SourceSpec::Uri {
 ///     uri: "https://user:pw@h.example/train.tar?sig=1f".into(),
@@ -34,6 +34,7 @@ pub struct DatasetSpec {
 ///     durations: Durations::Never,
 ///     block_bytes: 4 << 20,
 ///     bad_shards: BadShards::Raise,
+///     tar_headers: TarHeaders::Open,
 /// };
 /// assert!(format!("{source:?}").contains("https://***@h.example/train.tar?***")); // nothing secret in a log
 /// ```
@@ -56,6 +57,9 @@ pub enum SourceSpec {
         /// What happens to damaged shards.
         #[serde(default, skip_serializing_if = "BadShards::is_default")]
         bad_shards: BadShards,
+        /// When the headers of WebDataset tars are read.
+        #[serde(default, skip_serializing_if = "TarHeaders::is_default")]
+        tar_headers: TarHeaders,
     },
     /// A weighted mix.
     Mix {
@@ -74,7 +78,7 @@ pub enum SourceSpec {
 impl fmt::Debug for SourceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards } => f
+            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards, tar_headers } => f
                 .debug_struct("Uri")
                 .field("uri", &shown(uri))
                 .field("layout", layout)
@@ -82,6 +86,7 @@ impl fmt::Debug for SourceSpec {
                 .field("durations", durations)
                 .field("block_bytes", block_bytes)
                 .field("bad_shards", bad_shards)
+                .field("tar_headers", tar_headers)
                 .finish(),
             Self::Mix { parts, stop } => {
                 f.debug_struct("Mix").field("parts", parts).field("stop", stop).finish()
@@ -124,6 +129,7 @@ impl SourceSpec {
             durations: if options.probes() { Durations::Auto } else { Durations::Never },
             block_bytes: options.block_bytes,
             bad_shards: options.bad_shards,
+            tar_headers: options.tar_headers,
         })
     }
 }

@@ -8,7 +8,8 @@
 
 `plain.tar` is in GNU's format with short names, `pax.tar` has an extended header in front of each member, `mixed.tar` has one
 in front of one member only, `long.tar` has names of over 100 bytes in GNU's format, of which DALI's tool gives wrong
-offsets. `x.idx` is DALI's index of `x.tar`, `x.tar.idx` is Energon's.
+offsets. `bare.tar` has images alone, a folder before each second sample, and pax headers; it has no index of DALI's, which
+does not expect folders. `x.idx` is DALI's index of `x.tar`, `x.tar.idx` is Energon's.
 """
 
 import io
@@ -42,6 +43,19 @@ def write(name: str, form: int, key: str = "d/{:04}", mtime: float = 1, odd: int
     return at
 
 
+def write_bare() -> pathlib.Path:
+    at = HERE / "bare.tar"
+    with tarfile.open(at, "w", format=tarfile.PAX_FORMAT) as tar:
+        for i in range(SAMPLES):
+            if i % 2 == 0:
+                folder = tarfile.TarInfo(f"d{i}")
+                folder.type = tarfile.DIRTYPE
+                tar.addfile(folder)
+            add(tar, f"d{i // 2 * 2}/{i:04}.jpg", bytes([i + 1]) * (700 + i), 1.5)
+            add(tar, f"d{i // 2 * 2}/{i:04}.seg.png", bytes([i + 101]) * 1500, 1.5)
+    return at
+
+
 def energon(at: pathlib.Path) -> None:
     """As `WebdatasetPreparator` and `TarIndexWriter` of megatron-energon 7.4.1 write it: the first header of each sample,
     then where reading ended. The rule for keys is read from its source."""
@@ -50,10 +64,12 @@ def energon(at: pathlib.Path) -> None:
     last = None
     with tarfile.open(at) as tar, open(f"{at}.idx", "wb") as index:
         for member in tar:
-            key = re.match(rule, member.name)[1]
-            if key != last:
+            match = re.match(rule, member.name) if member.isreg() else None
+            if match is None:
+                continue
+            if match[1] != last:
                 index.write(struct.pack("Q", member.offset))
-            last = key
+            last = match[1]
         index.write(struct.pack("Q", tar.offset))
 
 
@@ -66,3 +82,4 @@ for tar in (
 ):
     subprocess.run([sys.executable, WHEELS / "wds2idx.py", tar, tar.with_suffix(".idx")], check=True)
     energon(tar)
+energon(write_bare())

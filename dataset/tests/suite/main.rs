@@ -38,4 +38,6 @@ mod storage_redirects;
 mod storage_support;
 mod storage_versions;
 mod tar_catalogs;
+mod tar_headers;
 mod tar_resume;
+mod tar_resume_files;

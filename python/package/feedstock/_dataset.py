@@ -101,6 +101,13 @@ class Dataset:
             some could read the shard raise an error. Cataloguing reads footers and headers only. Damage in pages,
             values or payloads raises an error when it is read, with ``"skip"``, too; samples that do not decode
             follow ``on_error``. A failure of the storage never leaves a shard out.
+        tar_headers: When the headers of WebDataset tars are read. ``"open"`` (default): when the catalog is built.
+            ``"read"``: with the samples, so that tars of many TB are opened in seconds. Each tar then needs an index of
+            offsets, ``x.tar.idx`` of Megatron Energon. Columns are ``key`` and the members of the first sample; a
+            sample that lacks one has a null there, and members of other extensions are ignored, with a warning. A
+            filter on ``key`` reads all headers each time the data set is opened. The order differs from that of
+            ``"open"``, so cursors of one do not fit the other. If the first sample has text or audio, headers are read
+            as with ``"open"``.
         progress: Called from another thread with (stage, done, total or None) while the catalog is built. Default: a
             status line if standard error is a terminal. ``False``: no progress.
 
@@ -136,11 +143,13 @@ class Dataset:
         disk_cache: tuple[str | os.PathLike[str], int] | None = None,
         block_bytes: int | None = None,
         bad_shards: Literal["raise", "skip"] = "raise",
+        tar_headers: Literal["open", "read"] = "open",
         progress: Progress | Literal[False] | None = None,
     ) -> None:
         one_of("durations", durations, ("auto", "never"))
         one_of("check", check, ("auto", "list"))
         one_of("bad_shards", bad_shards, ("raise", "skip"))
+        one_of("tar_headers", tar_headers, ("open", "read"))
         one_of("rebuild", rebuild, (True, False))
         arguments: dict[str, Any] = {
             "layout": layout,
@@ -154,6 +163,7 @@ class Dataset:
             "disk_cache": None if disk_cache is None else _disk_cache(disk_cache),
             "block_bytes": whole_or_none("block_bytes", block_bytes, 1),
             "bad_shards": bad_shards,
+            "tar_headers": tar_headers,
         }
         self._open(os.fspath(uri), arguments, _reporter(progress))
         if columns is not None:

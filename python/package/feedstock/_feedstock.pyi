@@ -124,6 +124,7 @@ class Dataset:
         disk_cache: tuple[str, int] | None,
         block_bytes: int | None,
         bad_shards: str,
+        tar_headers: str,
         progress: Any,
     ) -> Dataset: ...
     @staticmethod

@@ -53,8 +53,8 @@ impl Stated<'_> {
         if header.len() != HEADER_BYTES {
             return Err("there is no room for a header".to_owned());
         }
+        let is_intact = is_intact(header);
         let header = tar::Header::from_byte_slice(header);
-        let is_intact = header.cksum().is_ok_and(|sum| sum == checksum(header.as_bytes()));
         let Some(size) = header.entry_size().ok().filter(|_| is_intact) else {
             return Err("no member begins there".to_owned());
         };
@@ -83,6 +83,14 @@ impl Stated<'_> {
             .collect();
         alike(key, &name[..dot])
             && (matches!(self.column, "image" | "audio") || alike(self.column, &extension))
+    }
+}
+
+/// Whether these bytes are the header of a member, by its checksum.
+pub(super) fn is_intact(header: &[u8]) -> bool {
+    header.len() == HEADER_BYTES && {
+        let header = tar::Header::from_byte_slice(header);
+        header.cksum().is_ok_and(|sum| sum == checksum(header.as_bytes()))
     }
 }
 

@@ -6,7 +6,9 @@
 //! | `x.tar.idx` | Megatron Energon | where samples begin (`index_offsets.rs`) | all headers, several parts of the tar at once |
 //!
 //! feedstock's own index is the stored catalog. wids' JSON has the number of samples of a tar and no places, so it is not read.
-//! Headers are always read while cataloguing, since columns, labels and the identity follow from them.
+//! Headers are read while cataloguing, since columns, labels and the identity follow from them. The exception is
+//! [`TarHeaders::Read`](crate::TarHeaders::Read), with which Energon's index is all that is read of most samples
+//! (`webdataset/at_read`); what follows is about the default.
 //!
 //! A wrong index never gives wrong samples:
 //! - One that does not fit the tar (its size, headers, borders of members, or end) is left out with a note that names both

@@ -1,14 +1,16 @@
 //! Megatron Energon's `x.tar.idx`: only offsets.
 //!
 //! Unsigned 64-bit numbers, little-endian: where the first header of each sample begins, and where the last sample ends. The
-//! index has neither names nor sizes, so all headers are still read, but several parts of one tar at a time:
+//! index has neither names nor sizes. With `TarHeaders::Read`, headers are read with the samples (`webdataset/at_read`).
+//! Otherwise all headers are read, but several parts of one tar at a time:
 //!
 //! ```text
 //! samples   │a│ b │c│  d  │e│f│ end     each part ends where a sample begins, and the last at the end of the tar;
 //! parts     └─────┘ └─────┘ └───────    a walk that does not end exactly there proves the index wrong
 //! ```
 
-use super::index_read::{Problem, read, unfit};
+use super::header;
+use super::index_read::{Problem, read, read_required, unfit};
 use crate::format::tars::{self, Member, RECORD_BYTES};
 use crate::{ObjectRef, Result, Storage};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -51,15 +53,32 @@ pub(super) async fn members(
     Ok(members)
 }
 
-/// Cuts a tar of `size` bytes where samples begin, into at most `most` parts of similar sizes.
-fn parts(index: &[u8], size: u64, most: usize) -> Result<Vec<Range<u64>>, String> {
+/// Returns where the samples of a tar begin, and where the last one ends. Reads the index and the tar's first header, and
+/// compares the index with the tar's size.
+pub(in crate::format) async fn samples(
+    tar: &ObjectRef,
+    index: &ObjectRef,
+    storage: &Storage,
+) -> Result<Vec<u64>, Problem> {
+    let index = read_required(index, tar.size, storage).await?;
+    let offsets = offsets(&index, tar.size).map_err(Problem::Unfit)?;
+    let [first, .., _] = offsets[..] else { return unfit("it has no sample") };
+    let header = storage.read(tar, first..tar.size.min(first + RECORD_BYTES)).await?;
+    match header::is_intact(&header) {
+        true => Ok(offsets),
+        false => unfit(format!("no member begins at {first}, where it states the first sample")),
+    }
+}
+
+/// Parses the index of a tar of `size` bytes.
+fn offsets(index: &[u8], size: u64) -> Result<Vec<u64>, String> {
     let (offsets, rest) = index.as_chunks::<OFFSET_BYTES>();
     if !rest.is_empty() || offsets.is_empty() {
         return Err(format!("it has {} bytes, not a number of 64-bit offsets", index.len()));
     }
-    let part_bytes = size.div_ceil(most.max(1) as u64).max(PART_MIN_BYTES);
-    let (mut parts, mut start, mut before) = (Vec::new(), 0, None::<u64>);
-    for offset in offsets.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
+    let mut before = None::<u64>;
+    let checked = |bytes: &[u8; OFFSET_BYTES]| {
+        let offset = u64::from_le_bytes(*bytes);
         if offset > size || !offset.is_multiple_of(RECORD_BYTES) || before.is_some_and(|b| b >= offset) {
             return Err(format!(
                 "its offset {offset} is not after {}, not a multiple of {RECORD_BYTES}, or beyond the tar's {size} bytes",
@@ -67,6 +86,16 @@ fn parts(index: &[u8], size: u64, most: usize) -> Result<Vec<Range<u64>>, String
             ));
         }
         before = Some(offset);
+        Ok(offset)
+    };
+    offsets.iter().map(checked).collect()
+}
+
+/// Cuts a tar of `size` bytes where samples begin, into at most `most` parts of similar sizes.
+fn parts(index: &[u8], size: u64, most: usize) -> Result<Vec<Range<u64>>, String> {
+    let part_bytes = size.div_ceil(most.max(1) as u64).max(PART_MIN_BYTES);
+    let (mut parts, mut start) = (Vec::new(), 0);
+    for offset in offsets(index, size)? {
         if offset - start >= part_bytes && size - offset >= PART_MIN_BYTES {
             parts.push(start..offset);
             start = offset;

@@ -12,7 +12,7 @@ pub(super) const PATIENCE: u32 = 4;
 
 /// Why the members of a tar do not come from its index.
 #[derive(Debug)]
-pub(super) enum Problem {
+pub(in crate::format) enum Problem {
     /// The index does not fit the tar.
     Unfit(String),
     Failed(Error),
@@ -33,12 +33,9 @@ pub(super) fn is_absent(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Gone | ErrorKind::Denied)
 }
 
-/// Reads the index of a tar of `tar_bytes`. An index is never larger than its tar, which has a header for each member.
+/// Reads the index of a tar of `tar_bytes`, if the storage sends it in time.
 pub(super) async fn read(index: &ObjectRef, tar_bytes: u64, storage: &Storage) -> Result<Bytes, Problem> {
-    let most = MAX_INDEX_BYTES.min(tar_bytes);
-    if index.size > most {
-        return unfit(format!("it has {} bytes; the limit for this tar is {most}", index.size));
-    }
+    check_size(index, tar_bytes)?;
     // Storage requires 64 KiB/s of a read.
     let patience = storage.options().deadline / PATIENCE + Duration::from_secs(index.size >> 16);
     match tokio::time::timeout(patience, storage.read(index, 0..index.size)).await {
@@ -48,5 +45,24 @@ pub(super) async fn read(index: &ObjectRef, tar_bytes: u64, storage: &Storage) -
         }
         Ok(Err(error)) => Err(Problem::Failed(error)),
         Err(_) => unfit(format!("it was not read within {patience:?}")),
+    }
+}
+
+/// As [`read`], for an index without which the tar cannot be used: if it cannot be read, that is an error.
+pub(super) async fn read_required(
+    index: &ObjectRef,
+    tar_bytes: u64,
+    storage: &Storage,
+) -> Result<Bytes, Problem> {
+    check_size(index, tar_bytes)?;
+    storage.read(index, 0..index.size).await.map_err(Problem::Failed)
+}
+
+/// Rejects an index that is larger than its tar, which has a header for each member.
+fn check_size(index: &ObjectRef, tar_bytes: u64) -> Result<(), Problem> {
+    let most = MAX_INDEX_BYTES.min(tar_bytes);
+    match index.size > most {
+        true => unfit(format!("it has {} bytes; the limit for this tar is {most}", index.size)),
+        false => Ok(()),
     }
 }

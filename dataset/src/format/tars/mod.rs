@@ -3,8 +3,8 @@
 pub(super) mod header;
 pub(super) mod index;
 mod index_full;
-mod index_offsets;
-mod index_read;
+pub(super) mod index_offsets;
+pub(super) mod index_read;
 pub(super) mod recognise;
 
 use super::cataloguing::Cataloguing;
@@ -12,6 +12,7 @@ use super::finished::Finished;
 use super::guard::guarded;
 use crate::storage::local_error;
 use crate::{Error, IoRuntime, ObjectRef, Result, Storage};
+use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -112,32 +113,63 @@ pub(super) async fn walk_range(
     keep: fn(&str) -> bool,
     storage: &Storage,
 ) -> Result<Walked> {
+    let mut walked = walk_parts(object, vec![range], keep, storage).await?;
+    walked.pop().ok_or_else(|| Error::new(crate::ErrorKind::Bug, "a part of a tar was not walked"))
+}
+
+/// As [`walk_range`], for several parts in their order, with one reader.
+pub(super) async fn walk_parts(
+    object: &ObjectRef,
+    parts: Vec<std::ops::Range<u64>>,
+    keep: fn(&str) -> bool,
+    storage: &Storage,
+) -> Result<Vec<Walked>> {
     let Some(path) = storage.local_path(&object.uri) else {
-        return walk_off(storage.hopping_reader(object, REMOTE_BUFFER_BYTES), range, keep, object, storage)
+        return walk_off(storage.hopping_reader(object, REMOTE_BUFFER_BYTES), parts, keep, object, storage)
             .await;
     };
     // One read through storage checks that the file is still the one that was listed.
-    storage.read(object, range.start..range.end.min(range.start + 1)).await?;
+    if let Some(first) = parts.first() {
+        storage.read(object, first.start..first.end.min(first.start + 1)).await?;
+    }
     let file = std::fs::File::open(&path).map_err(|error| explain(error, object))?;
-    walk_off(file, range, keep, object, storage).await
+    walk_off(file, parts, keep, object, storage).await
 }
 
 /// Walks off the I/O threads.
 async fn walk_off<R: Read + Seek + Send + 'static>(
-    reader: R,
-    range: std::ops::Range<u64>,
+    mut reader: R,
+    parts: Vec<std::ops::Range<u64>>,
     keep: fn(&str) -> bool,
     object: &ObjectRef,
     storage: &Storage,
-) -> Result<Walked> {
+) -> Result<Vec<Walked>> {
     let object = object.clone();
     blocking(storage.io(), move || {
-        let part = Part { reader, start: range.start, end: range.end, position: 0, to_end: false };
-        let walked = guarded(|| Ok::<_, String>(walk(part, &range, keep)));
-        let walked = walked.unwrap_or_else(|panic| Err(io::Error::other(panic)));
-        walked.map_err(|error| explain(error, &object))
+        parts.iter().map(|range| walk_part(&mut reader, range.start, range, keep, &object)).collect()
     })
     .await
+}
+
+/// Walks a part of a tar that was read: its `bytes` begin at `start`.
+pub(super) fn walk_bytes(bytes: &Bytes, start: u64, object: &ObjectRef) -> Result<Walked> {
+    let range = start..start + bytes.len() as u64;
+    walk_part(&mut io::Cursor::new(bytes.as_ref()), 0, &range, |_| false, object)
+}
+
+/// Walks the part at `range` of an object, which begins at `at` of the reader.
+fn walk_part(
+    reader: &mut (impl Read + Seek),
+    at: u64,
+    range: &std::ops::Range<u64>,
+    keep: fn(&str) -> bool,
+    object: &ObjectRef,
+) -> Result<Walked> {
+    let length = range.end - range.start;
+    let part = Part { reader, start: at, end: at + length, position: 0, to_end: false };
+    let walked = guarded(|| Ok::<_, String>(walk(part, range, keep)));
+    let walked = walked.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+    walked.map_err(|error| explain(error, object))
 }
 
 /// Runs blocking work off the threads that drive requests.

@@ -10,10 +10,14 @@
 //! - `json` from a `.json` that is not an object;
 //! - a payload from every other extension, named `image` or `audio` if it is the only one of its kind, else by its
 //!   extension with dots as underscores.
+//!
+//! With [`TarHeaders::Read`], the catalog has where samples begin, and their headers are read with them (`at_read`).
 
+mod at_read;
 mod names;
 
-use crate::catalog::columns::{bug, payload_field};
+use crate::cache::RangeReader;
+use crate::catalog::columns::{Mapping, bug, payload_field};
 use crate::catalog::{Content, DURATION, Draft, Objects, Places, SampleChunk, SampleTable};
 use crate::format::cataloguing::Cataloguing;
 use crate::format::contract::{Format, Seen};
@@ -21,19 +25,22 @@ use crate::format::finished::Finished;
 use crate::format::guard::guarded;
 use crate::format::json::kind::{Flattened, fields_of, merge, settled};
 use crate::format::json::{Cells, array_of, cells_of, is_numbers, widen};
-use crate::format::kinds::{Kind, extension, is_audio, is_picture, kind_of};
+use crate::format::kinds::{Kind, is_audio, kind_of};
 use crate::format::listing::Sources;
 use crate::format::located::{BlockCut, Row};
+use crate::format::tar_headers::TarHeaders;
 use crate::format::tars::index::{self, TarIndexes};
 use crate::format::tars::recognise::recognise_tars;
 use crate::format::tars::{self, Member, RECORD_BYTES};
+use crate::format::units::UnitRows;
 use crate::storage::shown;
 use crate::{Error, Layout, ObjectRef, Result, Storage};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{DataType, Field, FieldRef, Schema};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
-use names::{is_json, is_kept, is_meta, is_text, split_key};
+use bytes::Bytes;
+use names::{is_json, is_kept, is_meta, is_text, last_part, split_key};
 use serde_json::Value;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -106,9 +113,29 @@ impl Format for WebDataset {
     fn has_headers(&self) -> bool {
         true
     }
+
+    fn unit_digest(&self, unit: &Bytes) -> Result<u64> {
+        at_read::unit_digest(unit)
+    }
+
+    async fn read_unit(
+        &self,
+        unit: UnitRows,
+        source: &SchemaRef,
+        mapping: &Mapping,
+        columns: &[usize],
+        reader: &RangeReader,
+    ) -> Result<RecordBatch> {
+        at_read::read_unit(unit, source, mapping, columns, reader).await
+    }
 }
 
 async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {
+    if with.tar_headers == TarHeaders::Read
+        && let Some(draft) = at_read::catalog(&mut sources, with).await?
+    {
+        return Ok(draft);
+    }
     let indexes = &TarIndexes::find(&sources, with.storage).await;
     let parts_at_once = with.reads_at_once() / sources.objects.len().max(1);
     let read = with.read_shards(&mut sources, "reading tar headers", |object| async move {
@@ -282,16 +309,7 @@ fn check_columns(runs: &[Run], objects: &[ObjectRef]) -> Result<()> {
 
 /// Returns the payload extensions of all tars, with the columns that they become.
 fn payload_names(runs: &[Run]) -> Vec<(String, String)> {
-    let extensions: BTreeSet<&String> = runs.iter().flat_map(|t| t.payloads.keys()).collect();
-    let last = |e: &str| extension(&format!("x.{e}"));
-    let pictures = extensions.iter().filter(|e| is_picture(&last(e))).count();
-    let clips = extensions.iter().filter(|e| is_audio(&last(e))).count();
-    let name = |e: &str| match last(e) {
-        last if pictures == 1 && is_picture(&last) => "image".to_owned(),
-        last if clips == 1 && is_audio(&last) => "audio".to_owned(),
-        _ => e.replace('.', "_"),
-    };
-    extensions.into_iter().map(|e| (e.clone(), name(e))).collect()
+    names::payload_columns(&runs.iter().flat_map(|t| t.payloads.keys()).collect())
 }
 
 /// Returns the types of the metadata columns of all tars, and why lists or objects of one are text.
@@ -395,7 +413,7 @@ fn draft(runs: Vec<Run>, objects: &[ObjectRef], mut notes: Vec<String>, block_by
         schema: Arc::new(Schema::new(fields)),
         audio: payloads
             .iter()
-            .filter(|(e, _)| is_audio(&extension(&format!("x.{e}"))))
+            .filter(|(e, _)| is_audio(&last_part(e)))
             .map(|(_, name)| name.clone())
             .collect(),
         payload: payloads.into_iter().map(|(_, name)| name).collect(),

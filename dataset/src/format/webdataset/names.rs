@@ -1,5 +1,8 @@
 //! What the name of a member states: the key of its sample, and its kind.
 
+use crate::format::kinds::{extension, is_audio, is_picture};
+use std::collections::BTreeSet;
+
 /// The extensions that webdataset decodes as integers.
 const INTEGERS: [&str; 6] = ["cls", "class", "count", "index", "inx", "id"];
 
@@ -32,6 +35,23 @@ pub(super) fn is_kept(name: &str) -> bool {
 pub(super) fn is_meta(name: &str) -> bool {
     let first = name.split('/').next().unwrap_or(name);
     first.len() > 4 && first.starts_with("__") && first.ends_with("__")
+}
+
+/// Returns the last part of an extension: `png` of `seg.png`.
+pub(super) fn last_part(of_member: &str) -> String {
+    extension(&format!("x.{of_member}"))
+}
+
+/// Returns payload extensions with the columns that they become.
+pub(super) fn payload_columns(extensions: &BTreeSet<&String>) -> Vec<(String, String)> {
+    let pictures = extensions.iter().filter(|e| is_picture(&last_part(e))).count();
+    let clips = extensions.iter().filter(|e| is_audio(&last_part(e))).count();
+    let name = |e: &str| match last_part(e) {
+        last if pictures == 1 && is_picture(&last) => "image".to_owned(),
+        last if clips == 1 && is_audio(&last) => "audio".to_owned(),
+        _ => e.replace('.', "_"),
+    };
+    extensions.iter().map(|e| ((*e).clone(), name(e))).collect()
 }
 
 #[cfg(test)]

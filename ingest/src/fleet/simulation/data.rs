@@ -4,7 +4,7 @@ use crate::recipe::{ByLength, RecipeSpec};
 use crate::run::walk::Walk;
 use feedstock_dataset::{
     Access, BadShards, DataHashes, DatasetSpec, Durations, Plan, PlanInput, Position, Rank, SampleId,
-    Shuffle, SourceSpec, StepShape, StepSize, Tail,
+    Shuffle, SourceSpec, StepShape, StepSize, Tail, TarHeaders,
 };
 use feedstock_ops::{DType, Layout, TensorSpec, Warning, Warnings};
 use std::sync::Arc;
@@ -68,6 +68,7 @@ pub(super) fn spec() -> RecipeSpec {
         durations: Durations::Never,
         block_bytes: 1 << 20,
         bad_shards: BadShards::Raise,
+        tar_headers: TarHeaders::Open,
     };
     let dataset = DatasetSpec { source, filter: None, columns: None, name: None };
     RecipeSpec {
