@@ -17,6 +17,7 @@ from feedstock._pipeline import Pipeline
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from feedstock._joint import JointColumn
     from feedstock.ops import Op
 
 Progress = Callable[[str, int, "int | None"], None]
@@ -37,6 +38,7 @@ class DatasetOptions(TypedDict, total=False):
     disk_cache: tuple[str | os.PathLike[str], int] | None
     block_bytes: int | None
     bad_shards: Literal["raise", "skip"]
+    tar_headers: Literal["open", "read"]
     progress: Progress | Literal[False] | None
 
 
@@ -345,7 +347,7 @@ class Dataset:
     @_begins(Pipeline.map)
     def map(
         self,
-        column: str,
+        column: str | Mapping[str, JointColumn],
         *ops: Op | Iterable[Op],
         output: str | None = None,
         pad_value: float = 0.0,
