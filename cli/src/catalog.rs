@@ -93,7 +93,7 @@ impl Command {
         match kept || self.source.how.store() == CatalogStore::Nowhere {
             true => Ok(()),
             false => Err(Failure::retry(format!(
-                "the catalog was not stored in {place}: it is not writable (see the warning), or the URLs are signed; \
+                "the catalog was not stored in {place}: it is not writable, its disk is full, or the URLs are signed; \
                  name another folder with --catalog-dir"
             ))),
         }

@@ -115,15 +115,24 @@ impl Command {
             let names: Vec<&str> = self.columns.iter().map(String::as_str).collect();
             dataset = dataset.columns(&names)?;
         }
-        if self.dst.trim_end_matches('/') == self.source.uri.trim_end_matches('/') {
-            return Err(Failure::config(format!(
-                "{} is the data set itself; set another destination",
-                self.dst
-            )));
-        }
+        self.check_destination()?;
         let report = rewrite(&dataset, &self.dst, &options);
         reporter.end();
         self.print(common, &report?, start.elapsed().as_secs_f64())
+    }
+
+    /// Refuses the data set itself and folders in it, which would become part of it.
+    fn check_destination(&self) -> Outcome {
+        let (source, destination) = (self.source.uri.trim_end_matches('/'), self.dst.trim_end_matches('/'));
+        let is_within =
+            destination.strip_prefix(source).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match is_within {
+            true => Err(Failure::config(format!(
+                "{} is in the data set itself; set another destination",
+                self.dst
+            ))),
+            false => Ok(()),
+        }
     }
 
     fn options(&self, common: &Common, reporter: &Arc<Reporter>) -> RewriteOptions {

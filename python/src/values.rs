@@ -1,14 +1,16 @@
 //! Columns without a tensor type, as lists of plain Python values.
 
 use crate::errors::exception;
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, ListArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use std::sync::Arc;
 
-/// Returns `array` as a list of `str`, `bytes`, `bool`, `int`, `float`, lists and dicts of these; `None` for missing values.
+/// Returns `array` as a list of `str`, `bytes`, `bool`, `int`, `float`, lists and dicts of these; `None` for missing values. Dates,
+/// times and durations are texts of ISO 8601, decimals are texts of digits, and maps are lists of `{"key": …, "value": …}`.
 pub(crate) fn list<'py>(py: Python<'py>, name: &str, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
     let refuse = || {
         let message = format!(
@@ -48,6 +50,10 @@ pub(crate) fn list<'py>(py: Python<'py>, name: &str, array: &ArrayRef) -> PyResu
             list(py, name, &cast_to(&DataType::List(field.clone()))?)
         }
         DataType::Struct(_) => structs(py, name, array),
+        DataType::Map(..) => list(py, name, &(Arc::new(ListArray::from(array.as_map().clone())) as ArrayRef)),
+        data_type if data_type.is_temporal() || data_type.is_decimal() => {
+            list(py, name, &cast_to(&DataType::Utf8)?)
+        }
         _ => Err(refuse()),
     }
 }

@@ -259,3 +259,29 @@ def test_boxes_of_a_webdataset_are_lists_of_dicts(tmp_path):
             assert batch["boxes"] == boxes
             assert batch["size"] == [{"h": 8, "w": 8}, {"h": 8, "w": 8}, None]
     assert len(dataset.filter("cardinality(boxes) > 0")) == 2
+
+
+def test_dates_times_and_decimals_are_texts(tmp_path: Path) -> None:
+    """One such column must not make a data set unreadable in NumPy."""
+    import datetime
+    import decimal
+
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    noon = datetime.datetime(2026, 11, 27, 12, 0, 0, 5000)
+    columns = {
+        "day": pa.array([noon.date(), None]),
+        "instant": pa.array([noon, None], pa.timestamp("ms", "UTC")),
+        "instants": pa.array([[noon], []], pa.list_(pa.timestamp("us"))),
+        "clock": pa.array([noon.time(), None], pa.time64("us")),
+        "price": pa.array([decimal.Decimal("1.50"), None]),
+        "names": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    batch = next(iter(fs.Dataset(tmp_path).batch(2).loader(output="numpy")))
+    assert batch["day"] == ["2026-11-27", None]
+    assert batch["instant"] == ["2026-11-27T12:00:00.005Z", None]
+    assert batch["instants"] == [["2026-11-27T12:00:00.005"], []]
+    assert batch["clock"] == ["12:00:00.005", None]
+    assert batch["price"] == ["1.50", None]
+    assert batch["names"] == [[{"key": "a", "value": 1}], None]

@@ -395,7 +395,7 @@ impl RankIterator {
         let last = skipped.last().map_or("", |skipped| &skipped.reason);
         let message = format!(
             "{count} of this rank's {planned} samples of epoch {} could not be decoded, more than on_error=skip's \
-             max_fraction of {max_fraction}; repair the data or raise it. The last: {last}",
+             max_fraction of {max_fraction}; repair the data or raise max_fraction. The last: {last}",
             self.epoch
         );
         Err(Error::new(ErrorKind::BadSample, message))
