@@ -1,4 +1,4 @@
-//! Processes and a store, as models with a clock of their own: what is served and refused each minute.
+//! Models of processes and a store under a virtual clock: what is served and refused each minute.
 
 use super::RequestRate;
 use std::cmp::Reverse;
