@@ -78,6 +78,8 @@ pub(super) struct Pace {
 pub(super) struct Others {
     median: Option<f64>,
     best: Option<f64>,
+    /// Another member has brought nothing yet.
+    has_untried: bool,
 }
 
 /// What is to be thought of a stream.
@@ -97,7 +99,12 @@ impl Others {
         let middle = (rates.len().saturating_sub(1)) / 2..rates.len() / 2 + 1;
         let middle = rates.get(middle).filter(|middle| !middle.is_empty());
         let median = middle.map(|middle| middle.iter().sum::<f64>() / middle.len() as f64);
-        Self { median, best: rates.last().copied() }
+        Self { median, best: rates.last().copied(), has_untried: false }
+    }
+
+    /// The same, with members that have brought nothing yet: they are assumed to be faster than a frame that would come too late.
+    pub(super) fn and_untried(self, has_untried: bool) -> Self {
+        Self { has_untried, ..self }
     }
 
     /// Judges a stream by its rate, what its frame lacks, and how long its rows are owed.
@@ -110,7 +117,9 @@ impl Others {
         let is_late = pace.is_late();
         let is_slower = self.best.is_some_and(|best| pace.is_slower_than_asking(best));
         match () {
-            () if is_behind(self.median) || is_late && (is_slower || is_behind(self.best)) => {
+            () if is_behind(self.median)
+                || is_late && (self.has_untried || is_slower || is_behind(self.best)) =>
+            {
                 Judgement::Behind
             }
             () if is_late => Judgement::Late,
@@ -251,6 +260,14 @@ mod tests {
         );
         assert_eq!(others.judge(pace(100.0, Some(109))), Judgement::Behind);
         assert_eq!(others.judge(pace(100.0, Some(62))), Judgement::Usual, "it is not late");
+    }
+
+    #[test]
+    fn a_member_that_has_brought_nothing_yet_may_do_better_than_a_late_frame() {
+        let others = Others::of(&[100.0]).and_untried(true);
+        assert_eq!(others.judge(pace(100.0, Some(63))), Judgement::Behind);
+        assert_eq!(others.judge(pace(100.0, Some(62))), Judgement::Usual, "it is not late");
+        assert_eq!(Others::of(&[100.0]).judge(pace(100.0, Some(63))), Judgement::Late);
     }
 
     #[test]
