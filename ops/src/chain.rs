@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::faults;
 use crate::op::{self, Op};
 use crate::plan::{Plan, Row};
 use crate::ragged::RaggedRow;
@@ -357,6 +358,7 @@ impl Chain {
     fn run(&self, encoded: &[u8], seed: SampleSeed, scratch: &mut Scratch, row: Row<'_>) -> Result<()> {
         let seed = self.seed(seed);
         guarded(scratch, |scratch| {
+            faults::meet(encoded);
             let warnings = self.plan.apply(encoded, seed, scratch, row)?;
             scratch.warnings.add(warnings);
             Ok(())

@@ -96,6 +96,11 @@ mod working;
 
 #[cfg(feature = "audio")]
 pub mod audio;
+#[cfg(feature = "faults")]
+pub mod faults;
+#[cfg(not(feature = "faults"))]
+#[path = "no_faults.rs"]
+mod faults;
 #[cfg(feature = "image")]
 pub mod image;
 #[cfg(feature = "text")]

@@ -47,6 +47,7 @@ mod progress;
 mod read;
 mod reader;
 mod redirect;
+mod refusals;
 mod refused;
 mod request_rate;
 mod retry;

@@ -78,6 +78,8 @@ pub(super) struct Pace {
 pub(super) struct Others {
     median: Option<f64>,
     best: Option<f64>,
+    /// Another member has brought nothing yet.
+    has_untried: bool,
 }
 
 /// What is to be thought of a stream.
@@ -97,17 +99,29 @@ impl Others {
         let middle = (rates.len().saturating_sub(1)) / 2..rates.len() / 2 + 1;
         let middle = rates.get(middle).filter(|middle| !middle.is_empty());
         let median = middle.map(|middle| middle.iter().sum::<f64>() / middle.len() as f64);
-        Self { median, best: rates.last().copied() }
+        Self { median, best: rates.last().copied(), has_untried: false }
+    }
+
+    /// The same, with members that have brought nothing yet: they are assumed to be faster than a frame that would come too late.
+    pub(super) fn and_untried(self, has_untried: bool) -> Self {
+        Self { has_untried, ..self }
     }
 
     /// Judges a stream by its rate, what its frame lacks, and how long its rows are owed.
     ///
-    /// Where most streams trickle, their median is meaningless; then a frame that would come too late is compared with the best.
+    /// Where most streams trickle, their median is meaningless; then a frame that would come too late is compared with the best:
+    /// with its rate, and with the time that it would take. The rate of a member whose rows came in one small frame is measured
+    /// too low, since most of that time went into connecting and making them.
     pub(super) fn judge(&self, pace: Pace) -> Judgement {
         let is_behind = |other: Option<f64>| other.is_some_and(|other| is_behind(pace.rate, other));
         let is_late = pace.is_late();
+        let is_slower = self.best.is_some_and(|best| pace.is_slower_than_asking(best));
         match () {
-            () if is_behind(self.median) || is_late && is_behind(self.best) => Judgement::Behind,
+            () if is_behind(self.median)
+                || is_late && (self.has_untried || is_slower || is_behind(self.best)) =>
+            {
+                Judgement::Behind
+            }
             () if is_late => Judgement::Late,
             () => Judgement::Usual,
         }
@@ -118,6 +132,13 @@ impl Pace {
     /// Whether rows are under way and come so slowly that asking elsewhere is quicker.
     pub(super) fn trickles(self) -> bool {
         self.lacks.is_some() && self.is_late()
+    }
+
+    /// Whether a member that is asked now, and brings rows at `rate`, has twice the time that it needs before this frame is whole.
+    fn is_slower_than_asking(self, rate: f64) -> bool {
+        let Some(lacks) = self.lacks else { return false };
+        let takes = Duration::try_from_secs_f64(2.0 * lacks as f64 / rate).unwrap_or(Duration::MAX);
+        START.saturating_add(takes) < self.takes()
     }
 
     /// Whether a member that takes this long for the rows brings them in time, or before this stream does.
@@ -227,6 +248,26 @@ mod tests {
             Judgement::Usual,
             "workers make rows, all but one still do"
         );
+    }
+
+    #[test]
+    fn a_late_frame_that_the_best_would_bring_in_half_of_the_time_is_behind() {
+        let others = Others::of(&[0.0, 0.0, 0.0, 300.0]);
+        assert_eq!(
+            others.judge(pace(100.0, Some(107))),
+            Judgement::Late,
+            "360 ms to start, and 2 × 357 of 1070"
+        );
+        assert_eq!(others.judge(pace(100.0, Some(109))), Judgement::Behind);
+        assert_eq!(others.judge(pace(100.0, Some(62))), Judgement::Usual, "it is not late");
+    }
+
+    #[test]
+    fn a_member_that_has_brought_nothing_yet_may_do_better_than_a_late_frame() {
+        let others = Others::of(&[100.0]).and_untried(true);
+        assert_eq!(others.judge(pace(100.0, Some(63))), Judgement::Behind);
+        assert_eq!(others.judge(pace(100.0, Some(62))), Judgement::Usual, "it is not late");
+        assert_eq!(Others::of(&[100.0]).judge(pace(100.0, Some(63))), Judgement::Late);
     }
 
     #[test]

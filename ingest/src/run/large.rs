@@ -49,12 +49,22 @@ impl Drop for Loan {
 
 type Take = Box<dyn Fn(u64) -> Option<Box<dyn Any + Send>> + Send>;
 
-/// Memory beyond the budget of a run: of a worker that granted the run less than its rank requested.
+/// Whose memory a run takes beyond its budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// A worker's, which has as much as the rank would have.
+    Worker,
+    /// A worker's, which has less.
+    SmallWorker,
+    /// The rank's own: it serves itself, and workers serve it too.
+    Rank,
+}
+
+/// Memory beyond the budget of a run that was granted less than its rank requested.
 pub(crate) struct Spare {
     /// The bytes that the run may take at most.
     most_bytes: u64,
-    /// Whether its rank would have more.
-    is_cut: bool,
+    whose: Whose,
     taken_bytes: u64,
     take: Take,
     taken: Vec<Box<dyn Any + Send>>,
@@ -74,16 +84,16 @@ pub(crate) enum Extension {
 }
 
 impl Spare {
-    /// `is_cut`: the worker's memory is smaller than what the rank itself would take.
+    /// `most_bytes`: what the run may take at most.
     pub(crate) fn new(
         most_bytes: u64,
-        is_cut: bool,
+        whose: Whose,
         take: impl Fn(u64) -> Option<Box<dyn Any + Send>> + Send + 'static,
         shortages: impl Fn() -> u64 + Send + 'static,
     ) -> Self {
         Self {
             most_bytes,
-            is_cut,
+            whose,
             taken_bytes: 0,
             take: Box::new(take),
             taken: Vec::new(),
@@ -113,8 +123,8 @@ impl Spare {
         self.most_bytes
     }
 
-    pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut
+    pub(crate) fn whose(&self) -> Whose {
+        self.whose
     }
 
     pub(crate) fn taken_bytes(&self) -> u64 {
@@ -221,16 +231,23 @@ pub(crate) fn no_room(
     )
 }
 
-/// Returns what to do about an error of this kind that ends a run for lack of memory; `own` is what its options can change.
-pub(crate) fn advice(kind: ErrorKind, spare: Option<&Spare>, own: &'static str) -> &'static str {
-    match kind {
-        ErrorKind::Retryable => {
+/// Returns what to do about an error of this kind that ends a run for lack of memory. `needed_bytes` is what the step needs in all,
+/// and `own` is what the run's options can change.
+pub(crate) fn advice(kind: ErrorKind, spare: Option<&Spare>, needed_bytes: u64, own: &str) -> String {
+    match (kind, spare.map(Spare::whose)) {
+        (_, Some(Whose::Rank)) => format!(
+            "what this process serves itself (local=) has half of budget_bytes at a time; raise budget_bytes to {:.1} MiB or \
+             more, or serve from workers alone",
+            mib(needed_bytes.saturating_mul(2))
+        ),
+        (ErrorKind::Retryable, _) => {
             "other streams have the rest of the worker's memory; raise its --memory-bytes or add workers"
+                .to_owned()
         }
-        _ if spare.is_some_and(Spare::is_cut) => {
-            "the worker's memory is smaller than the rank's budget_bytes; raise its --memory-bytes"
+        (_, Some(Whose::SmallWorker)) => {
+            "the worker's memory is smaller than the rank's budget_bytes; raise its --memory-bytes".to_owned()
         }
-        _ => own,
+        (_, Some(Whose::Worker) | None) => own.to_owned(),
     }
 }
 
@@ -256,14 +273,19 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
-    fn a_run_on_a_small_worker_advises_to_raise_the_workers_memory() {
-        let spare = |is_cut| Spare::new(0, is_cut, |_| None, || 0);
+    fn advice_names_the_option_that_has_the_memory() {
+        let spare = |whose| Spare::new(0, whose, |_| None, || 0);
         let own = "raise budget_bytes";
-        let advised = |kind, spare: Option<&Spare>| advice(kind, spare, own);
+        let advised = |kind, spare: Option<&Spare>| advice(kind, spare, 3 << 20, own);
         assert_eq!(advised(ErrorKind::BadConfig, None), own);
-        assert_eq!(advised(ErrorKind::BadConfig, Some(&spare(false))), own);
-        assert!(advised(ErrorKind::BadConfig, Some(&spare(true))).contains("raise its --memory-bytes"));
-        assert!(advised(ErrorKind::Retryable, Some(&spare(true))).contains("other streams"));
+        assert_eq!(advised(ErrorKind::BadConfig, Some(&spare(Whose::Worker))), own);
+        let small = spare(Whose::SmallWorker);
+        assert!(advised(ErrorKind::BadConfig, Some(&small)).contains("raise its --memory-bytes"));
+        assert!(advised(ErrorKind::Retryable, Some(&small)).contains("other streams"));
+        for kind in [ErrorKind::BadConfig, ErrorKind::Retryable] {
+            let advised = advised(kind, Some(&spare(Whose::Rank)));
+            assert!(advised.contains("local=") && advised.contains("budget_bytes to 6.0 MiB"), "{advised}");
+        }
     }
 
     #[test]
@@ -280,7 +302,7 @@ mod tests {
         };
         let shortages = Arc::new(AtomicU64::new(0));
         let counted = shortages.clone();
-        let mut spare = Spare::new(100, false, take, move || counted.load(Ordering::SeqCst));
+        let mut spare = Spare::new(100, Whose::Worker, take, move || counted.load(Ordering::SeqCst));
         assert_eq!(spare.extend(101), Extension::Never);
         assert_eq!(spare.extend(61), Extension::Later);
         assert_eq!(spare.extend(40), Extension::Taken);

@@ -12,6 +12,8 @@ struct MemoryUse {
     limit: u64,
     /// What all streams together may reserve. The rest is only ever taken for a while, so that every stream gets it in turn.
     reservable: u64,
+    /// What one stream may have in all, once it is its turn.
+    stream_most: u64,
     share: StreamShare,
     used: Mutex<u64>,
     /// The number of requests that failed because other streams had the memory.
@@ -37,25 +39,30 @@ enum StreamShare {
 impl Memory {
     /// The memory of a worker, which any number of ranks share.
     pub(crate) fn new(limit: u64) -> Self {
-        Self::with(limit, limit - limit / 4, StreamShare::Half)
+        Self::with(limit, limit - limit / 4, limit, StreamShare::Half)
     }
 
-    /// The memory of one rank's streams in its own process. They serve different strands and request their shares of
-    /// `budget_bytes`. As much again is never reserved, but taken for what exceeds a share, and by streams that replace or race others.
-    /// So each stream in turn can have all that its rank may take, whatever the others have reserved.
+    /// The memory of one rank's streams in its own process. They serve different strands and reserve their shares of half of
+    /// `budget_bytes`. The other half is never reserved, but taken for what exceeds a share, and by streams that replace or race
+    /// others. So each stream in turn can have half of `budget_bytes`, whatever the others have reserved.
     pub(crate) fn of_rank(budget_bytes: u64) -> Self {
-        let limit = budget_bytes.saturating_mul(2);
-        Self::with(limit, budget_bytes, StreamShare::All)
+        let half = budget_bytes / 2;
+        Self::with(budget_bytes, budget_bytes - half, half, StreamShare::All)
     }
 
     /// Memory without a limit.
     pub(crate) fn unlimited() -> Self {
-        Self::with(u64::MAX, u64::MAX, StreamShare::All)
+        Self::with(u64::MAX, u64::MAX, u64::MAX, StreamShare::All)
     }
 
-    fn with(limit: u64, reservable: u64, share: StreamShare) -> Self {
+    fn with(limit: u64, reservable: u64, stream_most: u64, share: StreamShare) -> Self {
         let (used, shortages) = (Mutex::new(0), AtomicU64::new(0));
-        Self(Arc::new(MemoryUse { limit, reservable, share, used, shortages }))
+        Self(Arc::new(MemoryUse { limit, reservable, stream_most, share, used, shortages }))
+    }
+
+    /// What one stream may have in all, once it is its turn.
+    pub(crate) fn stream_most(&self) -> u64 {
+        self.0.stream_most
     }
 
     /// Reserves `bytes` bytes, or as much of them as one stream may have now.
@@ -155,15 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_a_rank_have_their_shares_and_room_for_their_successors() {
-        let memory = Memory::of_rank(100);
+    fn streams_of_a_rank_have_their_shares_and_room_for_their_successors_within_its_budget() {
+        let memory = Memory::of_rank(200);
         let shares: Vec<Reserved> = [50, 25, 25].map(|share| memory.reserve(share)).into();
         let successors: Vec<Reserved> = [50, 25, 25].map(|share| memory.reserve(share)).into();
         let bytes = |streams: &[Reserved]| streams.iter().map(Reserved::bytes).collect::<Vec<_>>();
         assert_eq!((bytes(&shares), bytes(&successors)), (vec![50, 25, 25], vec![0, 0, 0]));
+        assert_eq!(memory.stream_most(), 100);
         let taken = memory.take(100);
         assert!(taken.is_some(), "for steps that exceed their streams' shares");
-        assert!(memory.take(1).is_none(), "twice the budget is the bound");
+        assert!(memory.take(1).is_none() && memory.reserved() == 200, "the budget is the bound");
         drop(taken);
         drop(shares);
         assert_eq!(memory.reserve(u64::MAX).bytes(), 100);

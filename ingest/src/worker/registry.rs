@@ -9,7 +9,7 @@ use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::columns::unmapped;
 use crate::run::engine::Engine;
 use crate::run::job::{Job, Map, sample_bytes};
-use crate::run::large::Spare;
+use crate::run::large::{Spare, Whose};
 use crate::run::planner::Planner;
 use crate::run::share::{Share, Sharing};
 use crate::wire::{LaneRequest, Offered, PlanId, STEP_ROWS};
@@ -438,12 +438,16 @@ impl Registry {
             return Err(self.full());
         };
         let sharing = self.sharing(opened, &job)?;
-        // For a step or sample that needs more than this: what the rank itself would have, if this worker ever has it.
-        let is_cut = most_bytes > self.memory.limit();
-        let most_bytes = most_bytes.min(self.memory.limit()).saturating_sub(job.budget_bytes);
+        // For a step or sample that needs more than this: what the rank itself would have, if there is ever so much.
+        let whose = match most_bytes > self.memory.stream_most() {
+            _ if self.is_of_rank() => Whose::Rank,
+            true => Whose::SmallWorker,
+            false => Whose::Worker,
+        };
+        let most_bytes = most_bytes.min(self.memory.stream_most()).saturating_sub(job.budget_bytes);
         let (memory, shortages) = (self.memory.clone(), self.memory.clone());
         let take = move |bytes| memory.take(bytes).map(|taken| Box::new(taken) as Box<dyn Any + Send>);
-        let spare = Spare::new(most_bytes, is_cut, take, move || shortages.shortages());
+        let spare = Spare::new(most_bytes, whose, take, move || shortages.shortages());
         EngineLane::start(&opened.maps, places, Box::new((blocks, made)), self.samples.clone(), |sink| {
             self.engine.run_shared(job, sink, Some(sharing), Some(spare), overdue)
         })
@@ -452,8 +456,8 @@ impl Registry {
     /// Returns what a stream reserves if it is left. A worker makes steps ahead; the rank's own streams keep to their shares, so
     /// that something is left for each other.
     fn wanted_bytes(&self, opened: &OpenedRecipe, job: &Job, most_bytes: u64) -> Result<u64> {
-        if self.least_bytes == 0 {
-            return Ok(job.budget_bytes);
+        if self.is_of_rank() {
+            return Ok(job.budget_bytes / 2); // `Memory::of_rank`
         }
         let (step_bytes, _) = Planner::of(job).largest_need();
         let reserve_bytes = opened.recipe.dataset.catalog().reserve_bytes();
@@ -467,6 +471,11 @@ impl Registry {
         }
         let needed = step_bytes.saturating_mul(STEPS_RESERVED).saturating_add(reserve_bytes);
         Ok(job.budget_bytes.max(needed.min(most_bytes)))
+    }
+
+    /// Whether this serves the rank of this process.
+    fn is_of_rank(&self) -> bool {
+        self.least_bytes == 0
     }
 
     fn sharing(&self, opened: &OpenedRecipe, job: &Job) -> Result<Sharing> {

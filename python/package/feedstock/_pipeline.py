@@ -343,7 +343,8 @@ class Pipeline:
                 use (affinity, cgroup quota), divided by ``LOCAL_WORLD_SIZE``.
             slots: Batches in memory for each loader, at least 2; default 4: 2 ready, 1 being written, 1 in use.
             budget_bytes: Bytes of fetched blocks in memory for each loader, decompressed (images and audio stay
-                encoded); default 1 GiB, twice the default shuffle window.
+                encoded); default 1 GiB, twice the default shuffle window. With ``local=``, a batch that this machine
+                decodes itself may take half of them.
             prefetch_bytes: Bytes that each loader fetches for batches that have no slot yet; default 128 MiB. The next
                 two batches are fetched in any case, and no more than 64. Of files on a local disk, no more than these
                 bytes are kept for the next epoch, since the operating system caches files.

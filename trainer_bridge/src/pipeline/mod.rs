@@ -406,7 +406,8 @@ impl Pipeline {
     /// [`row_index_bytes`](Self::row_index_bytes). With the defaults and 8 threads, that is 1 GiB + 4 batches + 200 MB +
     /// 512 MiB + 64 MiB. Of the 200 MB, 64 MiB are for blocks that are being decompressed and 32 MiB for idle blocks; the rest
     /// is the program. A block over 32 MiB counts towards the budget while it is made. A step that needs more than the budget is
-    /// an error that states how much it needs.
+    /// an error that states how much it needs. With workers and [`Local`](crate::Local), a step that this process serves itself may
+    /// take half of the budget.
     ///
     /// ```
     /// use feedstock_dataset::Rank;

@@ -136,22 +136,32 @@ fn bad_rows_are_copies_of_their_nearest(batch: &Batch, bad: &BTreeSet<SampleId>)
     }
 }
 
-/// One bad image among good ones: `raise` names it and states the reason; `skip` leaves out only this image.
 fn one_bad_picture(bad: Option<Vec<u8>>, reasons: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    one_bad_picture_in(dir.path(), bad, reasons, |pipeline| pipeline);
+}
+
+/// One bad image among good ones, which are written to `dir`: `raise` names it and states the reason; `skip` leaves out only
+/// this image. `served` may add workers to the pipelines.
+pub(crate) fn one_bad_picture_in(
+    dir: &Path,
+    bad: Option<Vec<u8>>,
+    reasons: &[&str],
+    served: impl Fn(Pipeline) -> Pipeline,
+) {
     const AT: usize = 7;
     let began = Instant::now();
     let good = jpegs(20);
-    let dir = tempfile::tempdir().unwrap();
-    write_with(dir.path(), &good, &[(AT, bad)]);
+    write_with(dir, &good, &[(AT, bad)]);
 
-    let raising = run(&bounded(open(dir.path()), 5), 1, |_| {}).remove(0);
+    let raising = run(&served(bounded(open(dir), 5)), 1, |_| {}).remove(0);
     let error = raising.error.expect("raise is the default");
     assert_eq!(error.kind(), ErrorKind::BadSample, "{error}");
     says(&error, &["train.parquet row 7", "(sample 7)"]);
     says(&error, reasons);
     assert_eq!(raising.delivered.samples() as u64, raising.steps * 5, "the steps before it are whole");
 
-    let skipping = bounded(open(dir.path()), 5).on_error(OnError::Skip { max_fraction: 0.05 });
+    let skipping = served(bounded(open(dir), 5)).on_error(OnError::Skip { max_fraction: 0.05 });
     let seen =
         run(&skipping, 1, |batch| bad_rows_are_copies_of_their_nearest(batch, &[SampleId(AT as u64)].into()))
             .remove(0);

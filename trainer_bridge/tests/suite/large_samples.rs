@@ -7,7 +7,9 @@ use crate::memory_files::png;
 use feedstock_dataset::{Rank, Shuffle};
 use feedstock_ingest::{Local, Worker};
 use feedstock_ops::{decode_image, resize};
-use feedstock_trainer_bridge::{BatchSize, Error, ErrorKind, OnError, Pipeline, RankIterator, RankStats};
+use feedstock_trainer_bridge::{
+    BatchSize, Error, ErrorKind, OnError, Pipeline, RankIterator, RankStats, Workers,
+};
 use proptest::prelude::*;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -146,7 +148,8 @@ fn lending(folder: &Path, decoder_memory: u64, memory_bytes: u64) -> Worker {
 fn this_machine_serves_with_a_small_budget_when_workers_are_lost() {
     let dir = tempfile::tempdir().unwrap();
     noise(dir.path(), &[SIDE; SAMPLES]);
-    let base = pipeline(dir.path()).decoder_memory(MIB).budget_bytes(BUDGET_BYTES);
+    // A step that this machine serves itself may take half of the budget.
+    let base = pipeline(dir.path()).decoder_memory(MIB).budget_bytes(2 * BUDGET_BYTES);
     let expected = batches(&base, 1);
     for local in [Local::Share, Local::Fallback] {
         let mut workers: Vec<Worker> = (0..3).map(|_| lending(dir.path(), MIB, 64 * MIB)).collect();
@@ -162,6 +165,26 @@ fn this_machine_serves_with_a_small_budget_when_workers_are_lost() {
         assert_eq!([found], expected[..], "{local:?}");
         assert!(begun.elapsed() < Duration::from_secs(30), "{local:?}: {:?}", begun.elapsed());
     }
+}
+
+/// This machine serves from half of the budget. A batch that fits the whole, but not the half, is an error that names what it
+/// needs, and with that it fits.
+#[test]
+fn a_batch_over_half_of_the_budget_of_this_machine_is_an_error_that_names_the_budget_that_it_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    noise(dir.path(), &[SIDE; 8]);
+    let nobody = Workers::at("127.0.0.1:9").unwrap().local(Local::Fallback);
+    let base = pipeline(dir.path()).batch(BatchSize::global(4)).budget_bytes(20 * MIB);
+    let expected = batches(&base, 1);
+    let (found, error) = until_error(&base.clone().workers(nobody.clone()));
+    let error = error.unwrap();
+    assert!(found.is_empty() && error.kind() == ErrorKind::BadConfig, "{error}");
+    let message = error.to_string();
+    assert!(message.contains("budget of 10.0 MiB") && message.contains("local="), "{message}");
+    let needed = message.split("raise budget_bytes to ").nth(1).and_then(|rest| rest.split('.').next());
+    let needed_mib: u64 = needed.and_then(|mib| mib.parse().ok()).unwrap_or_else(|| panic!("{message}"));
+    let enough = base.budget_bytes((needed_mib + 1) * MIB).workers(nobody);
+    assert_eq!(batches(&enough, 1), expected);
 }
 
 /// What one rank's stream took beyond its share goes to the other's, also while the first rank waits.

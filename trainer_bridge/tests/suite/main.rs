@@ -8,6 +8,7 @@ mod cache_blocks;
 mod common;
 mod exactly_once;
 mod faults_s3;
+mod faulty_ops;
 mod fleet;
 mod fleet_joining;
 #[path = "../../../ops/tests/support/hostile.rs"]

@@ -74,9 +74,18 @@ impl Dispatch {
         rates.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let judge = |(id, stream, waited): (StreamId, &StreamState, Duration)| {
             let others = rates.iter().filter(|(_, member)| *member != stream.member).map(|(rate, _)| *rate);
+            let is_untried = |(name, member): (&String, &Member)| {
+                *name != stream.member
+                    && name != HERE
+                    && member.is_up()
+                    && member.has_opened()
+                    && member.rate().is_none()
+            };
+            let has_untried = self.members.iter().any(is_untried);
             let rate = stream.meter.rate().unwrap_or(0.0);
             let pace = Pace { rate, lacks: stream.progress.lacks, waited };
-            let judgement = Others::of(&others.collect::<Vec<_>>()).judge(pace);
+            let others = Others::of(&others.collect::<Vec<_>>()).and_untried(has_untried);
+            let judgement = others.judge(pace);
             (id, Judged { member: stream.member.clone(), pace, judgement })
         };
         owing.into_iter().map(judge).collect()

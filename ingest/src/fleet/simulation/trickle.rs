@@ -95,6 +95,16 @@ fn no_step_waits_for_workers_that_trickle() {
     assert!(hedges > 0 || seeds(SEEDS).count() == 1, "nothing was slow");
 }
 
+/// These waited 2.37 s and 2.68 s for the first step. In 380, the only good worker had brought nothing, and so had no rate to compare
+/// with. In 2237, its rows had come in one small frame, so its rate was measured too low.
+#[test]
+fn a_good_worker_whose_rate_is_unknown_or_too_low_is_asked() {
+    for seed in [380, 2237] {
+        let [first_ms, longest_ms, ..] = trickled(seed, Trickling::Some);
+        assert!(first_ms.max(longest_ms) <= MOST_MS, "seed {seed}: {first_ms} ms, {longest_ms} ms");
+    }
+}
+
 #[test]
 fn a_fleet_in_which_nothing_is_slow_is_asked_for_nothing_twice() {
     for seed in seeds(50) {

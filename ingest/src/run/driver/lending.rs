@@ -168,9 +168,11 @@ impl<D: Destination> Driver<D> {
         let Some((_, bytes, parked)) = self.parked.first() else { return };
         let Some(active) = self.active.get(&index) else { return };
         let blocks: u64 = active.planned.needs.iter().map(|need| need.bytes).sum();
-        let sizes = [self.context.decoder_memory, blocks + self.reserve_bytes, self.most_budget_bytes()];
-        let advice = advice(kind, self.spare.as_ref(), "raise budget_bytes or decoder_memory");
-        let error = no_room(kind, &parked.name(), bytes, sizes, advice);
+        let blocks = blocks + self.reserve_bytes;
+        let sizes = [self.context.decoder_memory, blocks, self.most_budget_bytes()];
+        let own = "raise budget_bytes or decoder_memory";
+        let advice = advice(kind, self.spare.as_ref(), blocks.saturating_add(bytes), own);
+        let error = no_room(kind, &parked.name(), bytes, sizes, &advice);
         self.fail_from(index, error);
     }
 }

@@ -460,6 +460,7 @@ impl<D: Destination> Driver<D> {
                 advice(
                     kind,
                     self.spare.as_ref(),
+                    step_bytes.saturating_add(self.reserve_bytes),
                     "raise budget_bytes, or lower the batch size or the data set's block_bytes"
                 )
             ),
