@@ -16,7 +16,7 @@ from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
 from feedstock._device import current_stream, import_torch, imported_torch
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
-from feedstock._reports import Ledger, LoaderStats, SkippedSample, SkipReport, WarnedSample, WarningReport
+from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport, skip_report, warning_report
 from feedstock._setup import check, set_up
 from feedstock._workers import source_of
 from feedstock.errors import ConfigError, FeedstockError
@@ -387,11 +387,7 @@ class Loader:
         Returns:
             ``count``; and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``reason``.
         """
-        count, skipped = self._native.skip_report()
-        samples: list[SkippedSample] = [
-            {"sample_id": s, "epoch": e, "reason": reason} for s, e, reason in skipped
-        ]
-        return {"count": count, "samples": samples}
+        return skip_report(*self._native.skip_report())
 
     def warning_report(self) -> WarningReport:
         """Returns the decoders' warnings about samples that were delivered.
@@ -406,9 +402,7 @@ class Loader:
             ``counts``, the number of samples by kind; and ``samples``, the first 8,192 as dicts of ``sample_id``,
             ``epoch`` and ``kinds``.
         """
-        counts, warned = self._native.warning_report()
-        samples: list[WarnedSample] = [{"sample_id": s, "epoch": e, "kinds": kinds} for s, e, kinds in warned]
-        return {"counts": counts, "samples": samples}
+        return warning_report(*self._native.warning_report())
 
     def padding_share(self, output: str) -> float | None:
         """Returns the share of tensor ``output`` that was padding so far, 0 to 1; None if its rows have one length."""

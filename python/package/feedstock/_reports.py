@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 
@@ -68,3 +69,15 @@ class WarningReport(TypedDict):
 
     counts: dict[str, int]
     samples: list[WarnedSample]
+
+
+def skip_report(count: int, skipped: Iterable[tuple[int, int, str]]) -> SkipReport:
+    """Returns the native module's number and samples as dicts."""
+    samples: list[SkippedSample] = [{"sample_id": s, "epoch": e, "reason": why} for s, e, why in skipped]
+    return {"count": count, "samples": samples}
+
+
+def warning_report(counts: dict[str, int], warned: Iterable[tuple[int, int, list[str]]]) -> WarningReport:
+    """Returns the native module's counts and samples as dicts."""
+    samples: list[WarnedSample] = [{"sample_id": s, "epoch": e, "kinds": kinds} for s, e, kinds in warned]
+    return {"counts": counts, "samples": samples}

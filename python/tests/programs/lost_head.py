@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 
 import ray
@@ -26,21 +25,27 @@ def main(address: str, node: str, data: str, folder: str) -> None:
     resources = {WORKER_RESOURCE: 1}
     with Fleet(pipeline, 2, cpus_per_worker=0.1, resources=resources, local="never") as fleet:
         fleet.wait(2)
-        threading.Thread(target=report, args=(fleet, Path(folder, "fleet.json")), daemon=True).start()
-        config = DataConfig(workers="ray")
-        result = fit(ddp, pipeline, Path(folder), data_config=config, epochs=4, every=3)
+        ended = threading.Event()
+        reporter = threading.Thread(target=report, args=(fleet, Path(folder, "fleet.json"), ended))
+        reporter.start()
+        try:
+            config = DataConfig(workers="ray")
+            result = fit(ddp, pipeline, Path(folder), data_config=config, epochs=4, every=3)
+        finally:
+            ended.set()
+            reporter.join()  # a call after the end of Ray would start another Ray
     Path(folder, "result.json").write_text(json.dumps(result.return_value))
 
 
-def report(fleet: Fleet, path: Path) -> None:
-    while True:
+def report(fleet: Fleet, path: Path, ended: threading.Event) -> None:
+    """Writes the fleet's status every 0.2 s until ``ended`` is set."""
+    while not ended.wait(0.2):
         try:
             new = path.with_suffix(".new")
             new.write_text(json.dumps(fleet.status()))
             new.rename(path)
         except ray.exceptions.RayError as error:
             print(error, flush=True)
-        time.sleep(0.2)
 
 
 if __name__ == "__main__":
