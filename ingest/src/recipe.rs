@@ -7,7 +7,6 @@
 use crate::resources::Loaded;
 use crate::run::columns::{check_mapped, unmapped};
 use crate::run::job::Map;
-use crate::run::joint::find_partners;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{
@@ -346,9 +345,10 @@ impl Recipe {
             }
             let is_further = maps.iter().any(|map| map.column == *column);
             let chain = Arc::new(ops.compile_with(&resources)?.with_salt(map.salt(is_further)?));
-            maps.push(Map { column: column.clone(), output: output.clone(), chain, partner: None });
+            let partner =
+                self.maps[..maps.len()].iter().position(|m| m.joint.is_some() && m.joint == map.joint);
+            maps.push(Map { column: column.clone(), output: output.clone(), chain, partner });
         }
-        find_partners(&mut maps, &self.maps);
         Ok(maps)
     }
 

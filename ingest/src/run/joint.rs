@@ -1,16 +1,7 @@
 //! Joint maps: images and masks of a sample, which must have one size. Else the same crop would show different parts of them.
 
-use crate::MapSpec;
 use crate::run::job::Map;
 use crate::{Error, ErrorKind, Result};
-
-/// Finds the first map of each map's joint map, if that is another one.
-pub(crate) fn find_partners(maps: &mut [Map], described: &[MapSpec]) {
-    for (index, map) in maps.iter_mut().enumerate() {
-        let is_partner = |other: &MapSpec| other.joint.is_some() && other.joint == described[index].joint;
-        map.partner = described[..index].iter().position(is_partner);
-    }
-}
 
 /// Compares an image or a mask with the first one of its joint map, both encoded. An image whose header cannot be read is
 /// left to its own map, which names it.
