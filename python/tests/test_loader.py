@@ -441,17 +441,14 @@ def test_what_cannot_be_converted_is_not_delivered(tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    table = pyarrow.table(
-        {"image": [b"1", b"2"], "day": pyarrow.array([1, 2], pyarrow.date32()), "valid": [5, 6]}
-    )
+    table = pyarrow.table({"image": [b"1", b"2"], "valid": [5, 6]})
     pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
     data = fs.Dataset(tmp_path)
-    for columns, message in ((["image", "day"], "'day'"), (["image", "valid"], "'valid'")):
-        loader = data.columns(columns).batch(1).loader(output="numpy")
-        for _ in range(2):
-            with pytest.raises(fs.ConfigError, match=message):
-                next(iter(loader))
-            assert loader.position == 0
+    loader = data.batch(1).loader(output="numpy")
+    for _ in range(2):
+        with pytest.raises(fs.ConfigError, match="'valid'"):
+            next(iter(loader))
+        assert loader.position == 0
     batch = next(iter(data.columns(["valid"]).batch(2).loader()))
     assert batch["valid"].numpy().tolist() == [5, 6]
     assert batch.valid.tolist() == [True, True]
