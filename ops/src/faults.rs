@@ -15,7 +15,7 @@ static INJECTED: Mutex<Vec<(Vec<u8>, Fault)>> = Mutex::new(Vec::new());
 /// use feedstock_ops::{Chain, ErrorKind, SampleSeed, Scratch, faults};
 ///
 /// let _injected = faults::inject(b"cat.jpg", || panic!("out of cats"));
-/// let (chain, mut row) = (Chain::parse("decode_image,resize:8")?, [0; 8 * 8 * 3]);
+/// let (chain, mut row) = (Chain::parse("decode_image,resize:8x8")?, [0; 8 * 8 * 3]);
 /// let error = chain.apply(b"cat.jpg", SampleSeed::new(0, 0, 0), &mut Scratch::new(), &mut row).unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::BadSample);
 /// assert!(error.to_string().contains("out of cats"));

@@ -38,5 +38,7 @@ def test_what_cannot_be_simulated_is_an_error(imagenet: Path) -> None:
         pipeline.simulate(decode_ms=-1.0)
     with pytest.raises(fs.ConfigError, match="fewer than one global batch"):
         pipeline.simulate(world_size=100)
+    with pytest.raises(fs.ConfigError, match="an epoch has 1 step, and a forecast needs at least 2"):
+        pipeline.simulate(world_size=11)
     with pytest.raises(fs.ConfigError, match="memory budget"):
         pipeline.options(budget_bytes=1_000).simulate()

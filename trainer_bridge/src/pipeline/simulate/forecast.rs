@@ -135,10 +135,7 @@ impl Forecast {
         slots_bytes: u64,
         prices: &Prices,
     ) -> Option<Self> {
-        let step_s = |run: &Simulated| match run.steps {
-            0 => run.first_batch_s, // an epoch of one step
-            steps => run.seconds / steps as f64,
-        };
+        let step_s = |run: &Simulated| run.seconds / run.steps.max(1) as f64;
         let slower = |a: Simulated, b: Simulated| if step_s(&b) > step_s(&a) { b } else { a };
         let slowest = runs.iter().copied().reduce(slower)?;
         let step_s = step_s(&slowest).max(MIN_STEP_S);

@@ -69,6 +69,13 @@ impl Pipeline {
         let as_set = Variant { plan, budget_bytes, prefetch_bytes, rank };
         let slot_bytes = self.slot_bytes()?;
         let sampling = Sampling::new(&as_set.plan, options.epoch, &shape);
+        if sampling.epoch_steps < 2 {
+            return Err(Error::config(format!(
+                "an epoch has 1 step, and a forecast needs at least 2: {} samples are fewer than two global batches; lower the \
+                 batch size or the world size",
+                as_set.plan.len()
+            )));
+        }
         let forecast_of = |variant: &Variant| -> Result<Forecast> {
             let runs = self.simulate_ranks(options, &sampling, variant)?;
             let slots = slot_bytes.saturating_mul(sampling.rank_rows()).saturating_mul(self.slots as u64);
