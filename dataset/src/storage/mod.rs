@@ -47,7 +47,6 @@ mod progress;
 mod read;
 mod reader;
 mod redirect;
-mod refusals;
 mod refused;
 mod request_rate;
 mod retry;

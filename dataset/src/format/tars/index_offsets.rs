@@ -63,6 +63,9 @@ pub(in crate::format) async fn samples(
     let index = read_required(index, tar.size, storage).await?;
     let offsets = offsets(&index, tar.size).map_err(Problem::Unfit)?;
     let [first, .., _] = offsets[..] else { return unfit("it has no sample") };
+    if first > 0 {
+        return unfit(format!("its first sample begins at {first}, so what is before it would be lost"));
+    }
     let header = storage.read(tar, first..tar.size.min(first + RECORD_BYTES)).await?;
     match header::is_intact(&header) {
         true => Ok(offsets),
