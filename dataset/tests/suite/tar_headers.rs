@@ -251,6 +251,7 @@ async fn an_index_that_is_missing_or_does_not_fit_is_an_error() {
         (vec![512, right[1]], "no member begins at 512"),
         (vec![0, right[2], right[1]], "is not after"),
         (vec![0, 1 << 40], "beyond the tar's"),
+        (right[1..].to_vec(), "there are files before it"),
     ] {
         fs::write(folder.path().join("a.tar.idx"), index(&offsets)).unwrap();
         let error = open(folder.path()).await.unwrap_err();

@@ -63,14 +63,24 @@ pub(in crate::format) async fn samples(
     let index = read_required(index, tar.size, storage).await?;
     let offsets = offsets(&index, tar.size).map_err(Problem::Unfit)?;
     let [first, .., _] = offsets[..] else { return unfit("it has no sample") };
-    if first > 0 {
-        return unfit(format!("its first sample begins at {first}, so what is before it would be lost"));
-    }
     let header = storage.read(tar, first..tar.size.min(first + RECORD_BYTES)).await?;
-    match header::is_intact(&header) {
-        true => Ok(offsets),
-        false => unfit(format!("no member begins at {first}, where it states the first sample")),
+    if !header::is_intact(&header) {
+        return unfit(format!("no member begins at {first}, where it states the first sample"));
     }
+    if first > 0 {
+        // Folders and global headers may come first. Files would be samples that it lacks.
+        match tars::walk_range(tar, 0..first, |_| true, storage).await {
+            Ok(walked) if walked.members.is_empty() && walked.to_end => {}
+            Ok(_) => {
+                return unfit(format!("its first sample begins at {first}, and there are files before it"));
+            }
+            Err(error) if error.is_damage() => {
+                return unfit(format!("the headers before {first} do not fit: {error}"));
+            }
+            Err(error) => return Err(Problem::Failed(error)),
+        }
+    }
+    Ok(offsets)
 }
 
 /// Parses the index of a tar of `size` bytes.
