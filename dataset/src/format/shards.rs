@@ -80,7 +80,8 @@ impl Cataloguing<'_> {
         Ok(kept)
     }
 
-    fn skips(&self, error: &Error) -> bool {
+    /// Whether the data set is opened without the object whose error this is.
+    pub(super) fn skips(&self, error: &Error) -> bool {
         self.bad_shards == BadShards::Skip && error.is_damage()
     }
 }

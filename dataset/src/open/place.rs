@@ -83,7 +83,7 @@ fn hash_of(options: &OpenOptions) -> XxHash64 {
         hasher.write(b"bad_shards"); // and so does one that leaves shards out
     }
     if !options.tar_headers.is_default() {
-        hasher.write(b"tar_headers"); // or one that has no places of members
+        hasher.write(b"tar_headers 2"); // or one that has no places of members; 2: with the first header of each tar
     }
     hasher
 }

@@ -14,6 +14,7 @@
 //! Cost: 512 bytes a payload, which blocks read anyway as the gap between two payloads.
 
 use crate::{Error, ErrorKind, ObjectRef};
+use std::hash::Hasher;
 use std::ops::Range;
 
 pub(crate) const HEADER_BYTES: usize = 512;
@@ -92,6 +93,15 @@ pub(super) fn is_intact(header: &[u8]) -> bool {
         let header = tar::Header::from_byte_slice(header);
         header.cksum().is_ok_and(|sum| sum == checksum(header.as_bytes()))
     }
+}
+
+/// Hashes the name, size and type in a header.
+pub(super) fn digest(header: &[u8]) -> u64 {
+    let mut hash = twox_hash::XxHash64::default();
+    for field in [0..100, 124..136, 156..157, 345..500] {
+        hash.write(header.get(field).unwrap_or_default());
+    }
+    hash.finish()
 }
 
 /// Whether a header may have `found` for the name `stated`. If `found` is UTF-8 beyond ASCII, names are compared whole.

@@ -53,13 +53,21 @@ pub(super) async fn members(
     Ok(members)
 }
 
+/// What an index of offsets states of a tar.
+pub(in crate::format) struct Indexed {
+    /// Where samples begin, and where the last one ends.
+    pub(in crate::format) offsets: Vec<u64>,
+    /// Digest of the first sample's first header: its name and size, not its time and owner, which copies change.
+    pub(in crate::format) first_header: u64,
+}
+
 /// Returns where the samples of a tar begin, and where the last one ends. Reads the index and the tar's first header, and
 /// compares the index with the tar's size.
 pub(in crate::format) async fn samples(
     tar: &ObjectRef,
     index: &ObjectRef,
     storage: &Storage,
-) -> Result<Vec<u64>, Problem> {
+) -> Result<Indexed, Problem> {
     let index = read_required(index, tar.size, storage).await?;
     let offsets = offsets(&index, tar.size).map_err(Problem::Unfit)?;
     let [first, .., _] = offsets[..] else { return unfit("it has no sample") };
@@ -80,7 +88,7 @@ pub(in crate::format) async fn samples(
             Err(error) => return Err(Problem::Failed(error)),
         }
     }
-    Ok(offsets)
+    Ok(Indexed { offsets, first_header: header::digest(&header) })
 }
 
 /// Parses the index of a tar of `size` bytes.

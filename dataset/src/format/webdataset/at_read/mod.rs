@@ -5,6 +5,9 @@
 //!         headers of the first sample          ─▶ columns: key, payloads
 //! read    bytes of consecutive samples         ─▶ their headers ─▶ keys, payloads        only `key`: from header to header
 //! ```
+//! The identity of the data set has where its samples begin, and the name and size of each tar's first member: shards of samples of
+//! one size that were shuffled anew are other data. Keys of further samples are not known when it is opened.
+//!
 //! An index gives no wrong samples. Each sample is walked alone when it is read: its headers must be intact, end where the
 //! next sample begins, and have one key. After the last sample, the tar must end. If not, reading fails with an error that names
 //! the tar, the sample and the index.
@@ -24,7 +27,7 @@ use crate::format::cataloguing::Cataloguing;
 use crate::format::cut_units::{self, CutBlock, CutUnit};
 use crate::format::kinds::is_audio;
 use crate::format::listing::Sources;
-use crate::format::tars::index_offsets;
+use crate::format::tars::index_offsets::{self, Indexed};
 use crate::format::tars::index_read::Problem;
 use crate::format::tars::{self, Member};
 use crate::storage::shown;
@@ -44,8 +47,8 @@ pub(super) async fn catalog(sources: &mut Sources, with: &Cataloguing<'_>) -> Re
         let index = find(&tar, listed.as_ref(), with.storage).await?;
         offsets(&tar, &index, with.storage).await
     };
-    let Some(first) = sources.objects.first().cloned() else { return Ok(None) };
-    let extensions = match extensions_of_first(&first, &index_of(first.clone()).await?, with.storage).await? {
+    let Some(first) = first_sample(sources, with, index_of).await? else { return Ok(None) };
+    let extensions = match needs_no_contents(first) {
         Ok(extensions) => extensions,
         Err(why) => {
             let note = format!("headers of tars are read when the data set is opened, because {why}");
@@ -56,6 +59,30 @@ pub(super) async fn catalog(sources: &mut Sources, with: &Cataloguing<'_>) -> Re
     };
     let tars = with.read_shards(sources, "reading indexes of tars", index_of).await?;
     draft(sources, &tars, &extensions, with.block_bytes).map(Some)
+}
+
+/// The first sample of the data set, and its tar.
+struct First {
+    tar: ObjectRef,
+    members: Vec<(String, Member)>,
+}
+
+/// Reads the headers of the data set's first sample. Passes over tars that are left out because they are damaged.
+async fn first_sample<F: Future<Output = Result<Indexed>>>(
+    sources: &Sources,
+    with: &Cataloguing<'_>,
+    index_of: impl Fn(ObjectRef) -> F,
+) -> Result<Option<First>> {
+    let mut damage = None;
+    for tar in &sources.objects {
+        let members = async { members_of_first(tar, &index_of(tar.clone()).await?, with.storage).await };
+        match members.await {
+            Ok(members) => return Ok(Some(First { tar: tar.clone(), members })),
+            Err(error) if with.skips(&error) => damage = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    damage.map_or(Ok(None), Err)
 }
 
 /// Returns the listed indexes by URI; `None` if nothing was listed.
@@ -91,11 +118,11 @@ async fn find(
     })
 }
 
-async fn offsets(tar: &ObjectRef, index: &ObjectRef, storage: &Storage) -> Result<Vec<u64>> {
+async fn offsets(tar: &ObjectRef, index: &ObjectRef, storage: &Storage) -> Result<Indexed> {
     match index_offsets::samples(tar, index, storage).await {
-        Ok(offsets) => Ok(offsets),
+        Ok(indexed) => Ok(indexed),
         Err(Problem::Failed(error)) => Err(error),
-        Err(Problem::Unfit(why)) => Err(Error::config(format!(
+        Err(Problem::Unfit(why)) => Err(Error::damage(format!(
             "the index {} does not fit {}: {why}; write it anew, or open the data set with tar_headers=\"open\"",
             shown(&index.uri),
             shown(&tar.uri)
@@ -103,16 +130,19 @@ async fn offsets(tar: &ObjectRef, index: &ObjectRef, storage: &Storage) -> Resul
     }
 }
 
-/// Returns the extensions of the members of a tar's first sample, or why their contents are needed.
-async fn extensions_of_first(
+async fn members_of_first(
     tar: &ObjectRef,
-    offsets: &[u64],
+    indexed: &Indexed,
     storage: &Storage,
-) -> Result<Result<BTreeSet<String>, String>> {
-    let [start, end, ..] = *offsets else { return Ok(Ok(BTreeSet::new())) };
+) -> Result<Vec<(String, Member)>> {
+    let [start, end, ..] = *indexed.offsets else { return Ok(Vec::new()) };
     let walked = tars::walk_range(tar, start..end, |_| false, storage).await;
     let sample = read::Sample::of(&walked.map_err(|e| read::wrong(tar, &(start..end), e))?);
-    let sample = sample.map_err(|why| read::misfit(tar, &(start..end), &why))?;
+    Ok(sample.map_err(|why| read::misfit(tar, &(start..end), &why))?.members)
+}
+
+/// Returns the extensions of a sample's members, or why their contents are needed.
+fn needs_no_contents(First { tar, members }: First) -> Result<BTreeSet<String>, String> {
     let needs = |member: &(String, Member)| {
         let (extension, Member { name, .. }) = member;
         match extension {
@@ -121,15 +151,15 @@ async fn extensions_of_first(
             _ => None,
         }
     };
-    Ok(match sample.members.iter().find_map(needs) {
+    match members.iter().find_map(needs) {
         Some(why) => Err(why),
-        None => Ok(sample.members.into_iter().map(|(extension, _)| extension).collect()),
-    })
+        None => Ok(members.into_iter().map(|(extension, _)| extension).collect()),
+    }
 }
 
 fn draft(
     sources: &Sources,
-    tars: &[Vec<u64>],
+    tars: &[Indexed],
     extensions: &BTreeSet<String>,
     block_bytes: u64,
 ) -> Result<Draft> {
@@ -140,7 +170,7 @@ fn draft(
     }
     let source_schema = Arc::new(Schema::new(fields));
     let mapping = map_columns(&source_schema, &HashMap::new())?;
-    let tars = tars.iter().map(|offsets| units(offsets, block_bytes)).collect::<Result<Vec<_>>>()?;
+    let tars = tars.iter().map(|tar| units(tar, block_bytes)).collect::<Result<Vec<_>>>()?;
     let (blocks, units) = cut_units::tables(tars.into_iter())?;
     Ok(Draft {
         objects: Objects::new(&sources.objects),
@@ -162,7 +192,7 @@ fn draft(
 }
 
 /// Cuts the samples of a tar into units and blocks.
-fn units(offsets: &[u64], block_bytes: u64) -> Result<Vec<CutUnit>> {
+fn units(Indexed { offsets, first_header }: &Indexed, block_bytes: u64) -> Result<Vec<CutUnit>> {
     let samples = offsets.len().saturating_sub(1);
     let mut units = Vec::with_capacity(samples.div_ceil(UNIT_SAMPLES));
     for first in (0..samples).step_by(UNIT_SAMPLES) {
@@ -177,7 +207,7 @@ fn units(offsets: &[u64], block_bytes: u64) -> Result<Vec<CutUnit>> {
             }
         }
         blocks.iter_mut().for_each(|block| block.memory = block.bytes);
-        units.push(CutUnit { description: unit::pack(of_unit, end == samples)?, blocks });
+        units.push(CutUnit { description: unit::pack(of_unit, end == samples, *first_header)?, blocks });
     }
     Ok(units)
 }

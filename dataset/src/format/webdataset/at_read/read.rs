@@ -4,7 +4,7 @@ use super::unit::Unit;
 use crate::cache::RangeReader;
 use crate::catalog::columns::{Mapping, bug, pick, views_of};
 use crate::format::kinds::is_picture;
-use crate::format::tars::{self, Member, RECORD_BYTES, Walked};
+use crate::format::tars::{self, Member, Walked};
 use crate::format::units::UnitRows;
 use crate::format::webdataset::names::{is_meta, last_part, split_key};
 use crate::payload::own_views;
@@ -14,9 +14,9 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The metadata of a source column that has the members' extension.
 pub(super) const EXTENSION_KEY: &str = "extension";
@@ -24,6 +24,8 @@ pub(super) const EXTENSION_KEY: &str = "extension";
 const HOPS: usize = 8;
 /// Fewer samples are one part: small ones are read together.
 const HOP_SAMPLES: usize = 64;
+/// Extensions without a column that are logged by a process.
+const NOTED_EXTENSIONS: usize = 16;
 
 /// Reads `columns` of rows of one unit.
 pub(in crate::format::webdataset) async fn read_unit(
@@ -38,23 +40,31 @@ pub(in crate::format::webdataset) async fn read_unit(
     let places = description.samples(&unit.rows)?;
     let fields: Vec<usize> = columns.iter().map(|&c| mapping.origins[c].top_level()).collect();
     let has_payload = fields.iter().any(|&f| source.field(f).metadata().contains_key(EXTENSION_KEY));
+    if let Some(last) = places.last().filter(|last| last.end > tar.size) {
+        return Err(misfit(tar, last, &format!("the tar has {} bytes", tar.size))); // a catalog of another machine
+    }
     let mut fetched = None;
     let walked = match (has_payload, places.first(), places.last()) {
         (true, Some(first), Some(last)) => {
-            let ends = description.ends_at(last.end);
-            let end = if ends { tar.size.min(last.end + RECORD_BYTES) } else { last.end };
+            let end = last.end + description.end_marker(last.end, tar.size);
             let read = reader.read_ranges(tar, std::slice::from_ref(&(first.start..end))).await?;
             let bytes = Part { start: first.start, bytes: read.into_iter().next().unwrap_or_default() };
-            if bytes.of(&(last.end..end))?.iter().any(|byte| *byte != 0) {
-                return Err(misfit(tar, last, "the tar goes on after it, and it should be the last one"));
-            }
+            ends(tar, last, &bytes.of(&(last.end..end))?)?;
             let walk = |place: &Range<u64>| tars::walk_bytes(&bytes.of(place)?, place.start, tar);
             let walked = places.iter().map(|place| walk(place).map_err(|e| wrong(tar, place, e)));
             let walked = walked.collect::<Result<Vec<_>>>()?;
             fetched = Some(bytes);
             walked
         }
-        _ => hop(tar, &places, &reader.storage).await?,
+        (false, _, Some(last)) => {
+            let walked = hop(tar, &places, &reader.storage).await?;
+            let marker = last.end..last.end + description.end_marker(last.end, tar.size);
+            if !marker.is_empty() {
+                ends(tar, last, &reader.storage.read(tar, marker).await?)?;
+            }
+            walked
+        }
+        _ => Vec::new(),
     };
     let sample =
         |(walked, place): (&Walked, &Range<u64>)| Sample::of(walked).map_err(|why| misfit(tar, place, &why));
@@ -67,6 +77,14 @@ pub(in crate::format::webdataset) async fn read_unit(
     let options = RecordBatchOptions::new().with_row_count(Some(samples.len()));
     let rows = RecordBatch::try_new_with_options(schema, arrays, &options).map_err(bug)?;
     own_views(&pick(&rows, source, mapping, columns)?)
+}
+
+/// Checks that the tar ends after its last sample: `marker` is the record there.
+fn ends(tar: &ObjectRef, last: &Range<u64>, marker: &[u8]) -> Result<()> {
+    match marker.iter().all(|byte| *byte == 0) {
+        true => Ok(()),
+        false => Err(misfit(tar, last, "the tar goes on after it, and it should be the last one")),
+    }
 }
 
 /// Walks samples from header to header, several parts of them at a time.
@@ -141,21 +159,19 @@ impl Sample {
         Ok(Self { key, members })
     }
 
-    /// Returns the member that a column holds: that of its extension, or a sample's only image for `image`.
+    /// Returns the member that a column holds: that of its extension, or for `image` a sample's only image of the same kind: `x.png`
+    /// for `x.jpg`, not `x.mask.png`.
     fn member(&self, column: &str, extension: &str) -> Option<&Member> {
         let exact = self.members.iter().find(|(own, _)| own == extension);
-        let mut images =
-            self.members.iter().filter(|(own, _)| column == "image" && is_picture(&last_part(own)));
+        let is_alike = |own: &str| is_picture(&last_part(own)) && kind(own) == kind(extension);
+        let mut images = self.members.iter().filter(|(own, _)| column == "image" && is_alike(own));
         let image = images.next().filter(|_| images.next().is_none());
         exact.or(image).map(|(_, member)| member)
     }
 
-    /// Logs the first member that no column holds.
+    /// Logs the first member of each extension that no column holds.
     fn note_others(&self, source: &Schema, tar: &ObjectRef) {
-        static WAS_NOTED: AtomicBool = AtomicBool::new(false);
-        if WAS_NOTED.load(Ordering::Relaxed) {
-            return;
-        }
+        static NOTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let held = |member: &Member| {
             let mut columns = source.fields().iter();
             columns.any(|field| {
@@ -164,16 +180,23 @@ impl Sample {
                 own.is_some_and(|own| own.offset == member.offset)
             })
         };
-        let other = self.members.iter().find(|(_, member)| !held(member));
-        if let Some((extension, member)) = other.filter(|_| !WAS_NOTED.swap(true, Ordering::Relaxed)) {
-            tracing::warn!(
-                tar = crate::storage::shown(&tar.uri),
-                "{}: no column has members .{extension}, which the first sample lacks; they are ignored, and this is the \
-                 only warning. With tar_headers=\"open\" they are columns",
-                member.name
-            );
+        for (extension, member) in self.members.iter().filter(|(_, member)| !held(member)) {
+            let mut noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner);
+            if noted.len() < NOTED_EXTENSIONS && noted.insert(extension.clone()) {
+                tracing::warn!(
+                    tar = crate::storage::shown(&tar.uri),
+                    "{}: no column has members .{extension}, which the first sample lacks; they are ignored, and no other \
+                     warning names this extension. With tar_headers=\"open\" they are columns",
+                    member.name
+                );
+            }
         }
     }
+}
+
+/// Returns what stands before the last part of an extension: `mask` of `mask.png`.
+fn kind(of_member: &str) -> Option<&str> {
+    of_member.rsplit_once('.').map(|(kind, _)| kind)
 }
 
 /// Returns the error of a sample whose walk failed.
