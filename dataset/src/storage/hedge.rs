@@ -178,12 +178,9 @@ impl Hedged<'_> {
     fn ends_with<T>(&self, ended: &Ended<T>, is_last: bool) -> bool {
         let Err(fault) = &ended.result else { return true };
         let verdict = Verdict::of(fault, ended.answer);
-        let is_throttled = verdict == Verdict::Throttled;
-        if is_throttled {
-            self.limiter.record(ended.entrant.started, Event::Throttled);
-        }
         let ends = is_last || !verdict.retryable();
-        if is_throttled && !ends {
+        if !ends && verdict == Verdict::Throttled {
+            self.limiter.record(ended.entrant.started, Event::Throttled);
             self.counters.throttled.fetch_add(1, Ordering::Relaxed);
         }
         ends
