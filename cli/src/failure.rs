@@ -75,6 +75,8 @@ impl Failure {
 fn code_of(cause: &io::Error) -> u8 {
     match cause.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => DENIED,
+        // A retry does not help before someone makes room.
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BAD_CONFIG,
         io::ErrorKind::NotFound
         | io::ErrorKind::AlreadyExists
         | io::ErrorKind::IsADirectory
@@ -111,7 +113,10 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ReaderLeft,
-            _ => Self::Told { code: RETRYABLE, message: format!("cannot write to standard output: {error}") },
+            _ => Self::Told {
+                code: code_of(&error),
+                message: format!("cannot write to standard output: {error}"),
+            },
         }
     }
 }

@@ -16,6 +16,7 @@ mod cursor;
 mod doctor;
 mod failure;
 mod inspect;
+mod log;
 mod medium;
 mod memory;
 mod ops;
@@ -96,6 +97,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return if error.use_stderr() || printed.is_err() { failure::BAD_CONFIG } else { 0 };
         }
     };
+    match &command {
+        Command::Worker(_) => log::of_server(),
+        _ => log::warnings(),
+    }
     let done = match &command {
         Command::Synth(command) => command.run(&common),
         Command::Inspect(command) => command.run(&common),

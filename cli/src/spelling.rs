@@ -53,8 +53,8 @@ fn replace_in_text(text: &str, flags: &[(&str, &str)]) -> String {
         let (before, word, after) = (&rest[..start], &rest[start..end], &rest[end..]);
         out.push_str(before);
         rest = after;
-        // A word without an underscore may be an ordinary word.
-        let flag = flags.iter().find(|(id, _)| *id == word && id.contains('_'));
+        // A word without an underscore may be an ordinary word, unless it has a value.
+        let flag = flags.iter().find(|(id, _)| *id == word && (id.contains('_') || after.starts_with('=')));
         let Some((_, long)) = flag.filter(|_| !is_in_path(before, after)) else {
             out.push_str(word);
             continue;
@@ -108,6 +108,7 @@ mod tests {
             ("shard_bytes 12 must be at least 4096", "--shard-bytes 12 must be at least 4096"),
             ("set bad_shards=\"skip\", or on_error=copy.", "set --bad-shards skip, or --on-error copy."),
             ("lower shard_bytes.", "lower --shard-bytes."),
+            ("with seed=7 an epoch", "with --seed 7 an epoch"),
             ("another seed; replace it with force", "another seed; replace it with --force"),
             // Options of other commands, files, columns and expressions stay unchanged.
             ("max_lost_share (0.02)", "max_lost_share (0.02)"),

@@ -75,7 +75,6 @@ impl Command {
         if let Some(address) = &self.health {
             return self.health(common, address);
         }
-        log();
         let worker = Worker::start(self.options(common)?)?;
         let mut output = Output::new();
         match common.json {
@@ -140,15 +139,4 @@ impl Command {
             false => Ok(()),
         }
     }
-}
-
-/// Logs to standard error; RUST_LOG sets the level.
-fn log() {
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
-        .from_env_lossy();
-    // The process that embeds the command may have a subscriber already.
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Internal errors would also go to standard error, which panics if that is full or closed.
-    let _kept = subscriber.log_internal_errors(false).try_init();
 }

@@ -75,16 +75,18 @@ pub struct SampleContext {
 
 impl Error {
     /// Creates an error of `kind`. The message states what failed, where, the limit and the next step. Queries and passwords of
-    /// http(s) URLs in it are replaced by `***`.
+    /// http(s) URLs in it are replaced by `***`, and control characters, which names in damaged files have, by their
+    /// escapes.
     ///
     /// ```
     /// use feedstock_base::{Error, ErrorKind};
     ///
     /// let error = Error::new(ErrorKind::Denied, "https://user:pw@h.example/a.tar?sig=1f: HTTP 403");
     /// assert_eq!(error.message(), "https://***@h.example/a.tar?***: HTTP 403");
+    /// assert_eq!(Error::damage("a.tar: the size of \u{1b}[2J").message(), "a.tar: the size of \\u{1b}[2J");
     /// ```
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = hide_urls(&message.into());
+        let message = cleaned(&message.into());
         Self(Arc::new(Inner { kind, message, source: None, sample: None, is_damage: false }))
     }
 
@@ -141,7 +143,7 @@ impl Error {
     /// Returns the same error with `context` before its message, as in `shard x.tar: …`.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
-        self.with(|inner| inner.message = hide_urls(&format!("{context}: {}", inner.message)))
+        self.with(|inner| inner.message = cleaned(&format!("{context}: {}", inner.message)))
     }
 
     /// Returns the same error with `more` after its message.
@@ -153,7 +155,7 @@ impl Error {
     /// ```
     #[must_use]
     pub fn with_note(self, more: &str) -> Self {
-        self.with(|inner| inner.message.push_str(more))
+        self.with(|inner| inner.message.push_str(&cleaned(more)))
     }
 
     fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
@@ -181,6 +183,23 @@ impl Error {
     pub fn is_damage(&self) -> bool {
         self.0.is_damage
     }
+}
+
+/// Returns a message without secrets and without control characters, which could change how a terminal shows it.
+fn cleaned(message: &str) -> String {
+    let is_hidden = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    let message = hide_urls(message);
+    if !message.contains(is_hidden) {
+        return message;
+    }
+    let mut shown = String::with_capacity(message.len());
+    for c in message.chars() {
+        match is_hidden(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
 }
 
 impl fmt::Display for Error {

@@ -40,7 +40,10 @@ impl Catalog {
             }
             Content::Units { parts: Parts::None, .. } => {
                 let whole = "some batches of its Arrow IPC files are compressed, or have lists, dictionaries or views";
-                Some(format!("{whole}; write them uncompressed (feedstock shard --format ipc)"))
+                Some(format!(
+                    "{whole}; write Parquet with pages of a few samples (feedstock shard --page-samples 2), or without lists, \
+                     uncompressed Arrow IPC (feedstock shard --format ipc)"
+                ))
             }
             Content::Units { parts: Parts::Pages(samples), .. } if is_filtered && samples.get() > 1 => {
                 let pages = format!("the filter leaves parts of its Parquet pages of {samples} samples");
