@@ -89,6 +89,8 @@ pub(super) enum Judgement {
     Usual,
     /// It is slow, compared with others: they can do better.
     Behind,
+    /// Its frame comes too late. No other stream is much faster, but a member that has brought nothing yet may be.
+    Untried,
     /// Its frame comes too late. No other stream is much faster, but this machine itself may be.
     Late,
 }
@@ -117,11 +119,10 @@ impl Others {
         let is_late = pace.is_late();
         let is_slower = self.best.is_some_and(|best| pace.is_slower_than_asking(best));
         match () {
-            () if is_behind(self.median)
-                || is_late && (self.has_untried || is_slower || is_behind(self.best)) =>
-            {
+            () if is_behind(self.median) || is_late && (is_slower || is_behind(self.best)) => {
                 Judgement::Behind
             }
+            () if is_late && self.has_untried => Judgement::Untried,
             () if is_late => Judgement::Late,
             () => Judgement::Usual,
         }
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn a_member_that_has_brought_nothing_yet_may_do_better_than_a_late_frame() {
         let others = Others::of(&[100.0]).and_untried(true);
-        assert_eq!(others.judge(pace(100.0, Some(63))), Judgement::Behind);
+        assert_eq!(others.judge(pace(100.0, Some(63))), Judgement::Untried);
         assert_eq!(others.judge(pace(100.0, Some(62))), Judgement::Usual, "it is not late");
         assert_eq!(Others::of(&[100.0]).judge(pace(100.0, Some(63))), Judgement::Late);
     }

@@ -72,16 +72,10 @@ impl Dispatch {
         let rates = self.members.iter().filter_map(|(name, member)| Some((member.rate()?, &**name)));
         let mut rates: Vec<(f64, &str)> = rates.collect();
         rates.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let untried = self.untried();
         let judge = |(id, stream, waited): (StreamId, &StreamState, Duration)| {
             let others = rates.iter().filter(|(_, member)| *member != stream.member).map(|(rate, _)| *rate);
-            let is_untried = |(name, member): (&String, &Member)| {
-                *name != stream.member
-                    && name != HERE
-                    && member.is_up()
-                    && member.has_opened()
-                    && member.rate().is_none()
-            };
-            let has_untried = self.members.iter().any(is_untried);
+            let has_untried = untried.iter().any(|member| *member != stream.member);
             let rate = stream.meter.rate().unwrap_or(0.0);
             let pace = Pace { rate, lacks: stream.progress.lacks, waited };
             let others = Others::of(&others.collect::<Vec<_>>()).and_untried(has_untried);
@@ -89,6 +83,20 @@ impl Dispatch {
             (id, Judged { member: stream.member.clone(), pace, judgement })
         };
         owing.into_iter().map(judge).collect()
+    }
+
+    /// Other machines that have the data set open and have brought nothing yet. One that is a rival is on trial.
+    fn untried(&self) -> BTreeSet<&str> {
+        let is_rival =
+            |name: &str| self.streams.values().any(|stream| stream.rival.is_some() && stream.member == name);
+        let is_untried = |(name, member): &(&String, &Member)| {
+            *name != HERE
+                && member.is_up()
+                && member.has_opened()
+                && member.rate().is_none()
+                && !is_rival(name)
+        };
+        self.members.iter().filter(is_untried).map(|(name, _)| &**name).collect()
     }
 
     /// Ends the races that are decided before one of the two has brought everything, and rivals that are slow.
@@ -255,6 +263,7 @@ impl Dispatch {
         let stream = self.streams.get(&slow)?;
         let mut others = match found.judgement {
             Judgement::Behind => self.up(),
+            Judgement::Untried => self.untried(),
             Judgement::Late | Judgement::Usual => BTreeSet::new(),
         };
         others.remove(HERE);

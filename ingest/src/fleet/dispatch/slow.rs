@@ -234,6 +234,22 @@ fn nothing_is_asked_for_twice_where_all_are_slow() {
 }
 
 #[test]
+fn one_idle_worker_is_tried_where_all_are_slow() {
+    let slow = Pace { makes: Duration::from_millis(10), bytes_per_tick: 500 };
+    let mut fleet = begin(5, Local::Never, |_, _| slow);
+    (0..200).for_each(|_| fleet.tick(30));
+    let members: Vec<String> = (0..6).map(name).collect();
+    let actions = fleet.dispatch.members(fleet.now, &members);
+    fleet.act(actions);
+    let fleet = to_the_end(fleet, 30);
+    assert!(
+        fleet.dispatch.hedged().0 <= 1,
+        "it is tried once, and then known to be as slow: {:?}",
+        fleet.dispatch.hedged()
+    );
+}
+
+#[test]
 fn a_step_waits_for_no_trickling_worker_from_the_first_step_on() {
     for (workers, slow) in [(2, 1), (3, 1), (3, 2), (4, 3), (5, 4), (8, 1), (8, 2), (8, 4), (8, 7), (16, 15)]
     {
