@@ -173,6 +173,10 @@ impl RankBuilder {
             .as_ref()
             .map(|options| pipeline.prepare_device(options, &maps, &columns, &nulls))
             .transpose()?;
+        let stream_budget_bytes = match &pipeline.workers {
+            None => pipeline.budget_bytes,
+            Some(workers) => workers.stream_budget_bytes(pipeline.budget_bytes),
+        };
         let job = Job {
             dataset: pipeline.recipe.dataset.clone(),
             plan,
@@ -185,7 +189,7 @@ impl RankBuilder {
             end_epoch: pipeline.epochs,
             budget_bytes: pipeline.budget_bytes,
             prefetch_bytes: pipeline.prefetch_bytes,
-            sample_bytes: sample_bytes(pipeline.decoder_memory, pipeline.budget_bytes),
+            sample_bytes: sample_bytes(pipeline.decoder_memory, stream_budget_bytes),
         };
         let settings = Settings {
             slots: pipeline.slots,

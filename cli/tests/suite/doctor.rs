@@ -44,7 +44,7 @@ fn doctor_refuses_samples_that_a_run_refuses_for_their_memory() {
     let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     let reason = report["columns"][0]["refusals"][0]["reason"].as_str().unwrap();
     assert!(
-        reason.contains("MiB of memory, over 2.0 MiB (decoder_memory and half of budget_bytes)"),
+        reason.contains("MiB of memory, over 2.0 MiB (decoder_memory and half of budget_bytes"),
         "{reason}"
     );
 }

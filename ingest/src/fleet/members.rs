@@ -1,6 +1,7 @@
 //! The workers of a fleet: their addresses, the token and TLS for them, and whether this machine serves as well.
 
 use super::dispatch::Local;
+use crate::run::job::own_stream_bytes;
 use crate::wire::{ClientTls, Token};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -142,6 +143,15 @@ impl Workers {
 
     pub(crate) fn local_share(&self) -> Local {
         self.0.local
+    }
+
+    /// Returns what of a rank's `budget_bytes` each of its streams may have: all of it, or half if the rank's own machine
+    /// serves as well.
+    pub fn stream_budget_bytes(&self, budget_bytes: u64) -> u64 {
+        match self.0.local {
+            Local::Never => budget_bytes,
+            Local::Fallback | Local::Share => own_stream_bytes(budget_bytes),
+        }
     }
 
     /// The token that is sent to workers.

@@ -24,6 +24,7 @@
 use feedstock_base::{Error, ErrorKind};
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Bytes of the budget that a task borrows; dropping the loan gives them back.
 pub(crate) struct Loan {
@@ -71,13 +72,21 @@ pub(crate) struct Spare {
     shortages: Box<dyn Fn() -> u64 + Send>,
     /// Their number when memory was taken last.
     shortages_before: u64,
+    /// Since when a request is repeated.
+    waits_since: Option<Instant>,
 }
+
+/// How long a run waits for another run of its rank, which gives memory back after a step. If both wait for each other, one ends
+/// after this time, and its rows are requested anew.
+const SOON: Duration = Duration::from_secs(5);
 
 /// What became of a request for spare memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extension {
     Taken,
-    /// Other runs have it now.
+    /// Another run of this rank has it now and is asked to give it back: the request is repeated.
+    Soon,
+    /// Other runs have it now, and keep it.
     Later,
     /// It is more than the run may take.
     Never,
@@ -99,15 +108,21 @@ impl Spare {
             taken: Vec::new(),
             shortages: Box::new(shortages),
             shortages_before: 0,
+            waits_since: None,
         }
     }
 
     /// Takes `bytes` until [`give_back`](Self::give_back).
-    pub(crate) fn extend(&mut self, bytes: u64) -> Extension {
+    pub(crate) fn extend(&mut self, bytes: u64, now: Instant) -> Extension {
         if bytes > self.most_bytes - self.taken_bytes {
             return Extension::Never;
         }
-        let Some(taken) = (self.take)(bytes) else { return Extension::Later };
+        let Some(taken) = (self.take)(bytes) else {
+            let since = *self.waits_since.get_or_insert(now);
+            let waits = self.whose == Whose::Rank && now.saturating_duration_since(since) < SOON;
+            return if waits { Extension::Soon } else { Extension::Later };
+        };
+        self.waits_since = None;
         self.taken_bytes += bytes;
         self.taken.push(taken);
         self.shortages_before = (self.shortages)();
@@ -203,8 +218,12 @@ impl<P> ParkedRows<P> {
     }
 }
 
-pub(crate) fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
+/// Formats a number of bytes in MiB; below 0.1 MiB, in bytes.
+pub(crate) fn shown_bytes(bytes: u64) -> String {
+    match bytes as f64 / f64::from(1 << 20) {
+        mib if mib < 0.1 => format!("{bytes} B"),
+        mib => format!("{mib:.1} MiB"),
+    }
 }
 
 /// Returns the error that ends a run whose budget cannot hold what a sample borrows along with the blocks of its batch, of
@@ -219,13 +238,13 @@ pub(crate) fn no_room(
     Error::new(
         kind,
         format!(
-            "{name}: decoding it takes up to {:.1} MiB of memory: {:.1} MiB of decoder_memory, and {:.1} MiB of budget_bytes \
-         ({:.1} MiB), of which the blocks of its batch take {:.1} MiB; {}",
-            mib(decoder_memory.saturating_add(borrowed)),
-            mib(decoder_memory),
-            mib(borrowed),
-            mib(budget),
-            mib(blocks),
+            "{name}: decoding it takes up to {} of memory: {} of decoder_memory, and {} of budget_bytes ({}), of which the blocks \
+             of its batch take {}; {}",
+            shown_bytes(decoder_memory.saturating_add(borrowed)),
+            shown_bytes(decoder_memory),
+            shown_bytes(borrowed),
+            shown_bytes(budget),
+            shown_bytes(blocks),
             advice
         ),
     )
@@ -235,10 +254,14 @@ pub(crate) fn no_room(
 /// and `own` is what the run's options can change.
 pub(crate) fn advice(kind: ErrorKind, spare: Option<&Spare>, needed_bytes: u64, own: &str) -> String {
     match (kind, spare.map(Spare::whose)) {
+        (ErrorKind::Retryable, Some(Whose::Rank)) => {
+            "other streams of this process (local=) have the rest of budget_bytes; raise it, or serve from workers alone"
+                .to_owned()
+        }
         (_, Some(Whose::Rank)) => format!(
-            "what this process serves itself (local=) has half of budget_bytes at a time; raise budget_bytes to {:.1} MiB or \
+            "what this process serves itself (local=) has half of budget_bytes at a time; raise budget_bytes to {} MiB or \
              more, or serve from workers alone",
-            mib(needed_bytes.saturating_mul(2))
+            needed_bytes.saturating_mul(2).div_ceil(1 << 20)
         ),
         (ErrorKind::Retryable, _) => {
             "other streams have the rest of the worker's memory; raise its --memory-bytes or add workers"
@@ -259,10 +282,10 @@ pub(crate) fn too_large(name: &str, working: u64, most: u64) -> Error {
 /// Returns what is wrong with such a sample, and what to do.
 pub(crate) fn over_limit(working: u64, most: u64) -> String {
     format!(
-        "decoding it takes up to {:.1} MiB of memory, over {:.1} MiB (decoder_memory and half of budget_bytes); raise \
-         decoder_memory or budget_bytes",
-        mib(working),
-        mib(most)
+        "decoding it takes up to {} of memory, over {} (decoder_memory and half of budget_bytes, or with \
+         local= a quarter); raise decoder_memory or budget_bytes",
+        shown_bytes(working),
+        shown_bytes(most)
     )
 }
 
@@ -282,10 +305,11 @@ mod tests {
         let small = spare(Whose::SmallWorker);
         assert!(advised(ErrorKind::BadConfig, Some(&small)).contains("raise its --memory-bytes"));
         assert!(advised(ErrorKind::Retryable, Some(&small)).contains("other streams"));
-        for kind in [ErrorKind::BadConfig, ErrorKind::Retryable] {
-            let advised = advised(kind, Some(&spare(Whose::Rank)));
-            assert!(advised.contains("local=") && advised.contains("budget_bytes to 6.0 MiB"), "{advised}");
-        }
+        let rank = spare(Whose::Rank);
+        assert!(advised(ErrorKind::Retryable, Some(&rank)).contains("other streams of this process"));
+        let needs = |bytes| advice(ErrorKind::BadConfig, Some(&rank), bytes, own);
+        assert!(needs(3 << 20).contains("budget_bytes to 6 MiB"), "{}", needs(3 << 20));
+        assert!(needs((3 << 20) + 1).contains("budget_bytes to 7 MiB"), "twice as much is more than 6 MiB");
     }
 
     #[test]
@@ -303,17 +327,28 @@ mod tests {
         let shortages = Arc::new(AtomicU64::new(0));
         let counted = shortages.clone();
         let mut spare = Spare::new(100, Whose::Worker, take, move || counted.load(Ordering::SeqCst));
-        assert_eq!(spare.extend(101), Extension::Never);
-        assert_eq!(spare.extend(61), Extension::Later);
-        assert_eq!(spare.extend(40), Extension::Taken);
-        assert_eq!((spare.extend(61), spare.taken_bytes()), (Extension::Never, 40));
+        let begun = Instant::now();
+        assert_eq!(spare.extend(101, begun), Extension::Never);
+        assert_eq!(spare.extend(61, begun), Extension::Later);
+        assert_eq!(spare.extend(40, begun), Extension::Taken);
+        assert_eq!((spare.extend(61, begun), spare.taken_bytes()), (Extension::Never, 40));
         assert!(!spare.is_wanted());
         shortages.store(1, Ordering::SeqCst);
         assert!(spare.is_wanted(), "another run got none");
         spare.give_back();
         assert_eq!((spare.taken_bytes(), free.load(Ordering::SeqCst)), (0, 60));
         assert!(!spare.is_wanted());
-        assert_eq!(spare.extend(60), Extension::Taken);
+        assert_eq!(spare.extend(60, begun), Extension::Taken);
+    }
+
+    #[test]
+    fn a_run_waits_a_while_for_another_run_of_its_rank() {
+        let begun = Instant::now();
+        let mut spare = Spare::new(100, Whose::Rank, |_| None, || 0);
+        assert_eq!(spare.extend(50, begun), Extension::Soon);
+        assert_eq!(spare.extend(50, begun + SOON / 2), Extension::Soon);
+        assert_eq!(spare.extend(50, begun + SOON), Extension::Later, "each may wait for the other one");
+        assert_eq!(spare.extend(101, begun), Extension::Never);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::spans::{Nanos, Spans};
 use super::tally::{Simulated, Tally};
 use crate::run::driver::prefetch::{Ahead, may_prefetch};
 use crate::run::job::Job;
-use crate::run::large::mib;
+use crate::run::large::shown_bytes;
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{Refused, Residency};
 use crate::{Error, Result};
@@ -340,9 +340,9 @@ impl<'a> Clock<'a> {
 
 fn over_budget(budget_bytes: u64, step_bytes: u64) -> Error {
     Error::config(format!(
-        "the memory budget of {:.1} MiB is smaller than one batch, whose blocks take {:.1} MiB of memory; raise budget_bytes, \
+        "the memory budget of {} is smaller than one batch, whose blocks take {} of memory; raise budget_bytes, \
          or lower the batch size or the data set's block_bytes",
-        mib(budget_bytes),
-        mib(step_bytes)
+        shown_bytes(budget_bytes),
+        shown_bytes(step_bytes)
     ))
 }

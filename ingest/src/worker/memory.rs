@@ -1,5 +1,6 @@
 //! Bytes promised to streams: reserved for as long as a stream lives, or taken for steps and samples that need more.
 
+use crate::run::job::own_stream_bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,8 +47,8 @@ impl Memory {
     /// `budget_bytes`. The other half is never reserved, but taken for what exceeds a share, and by streams that replace or race
     /// others. So each stream in turn can have half of `budget_bytes`, whatever the others have reserved.
     pub(crate) fn of_rank(budget_bytes: u64) -> Self {
-        let half = budget_bytes / 2;
-        Self::with(budget_bytes, budget_bytes - half, half, StreamShare::All)
+        let most = own_stream_bytes(budget_bytes);
+        Self::with(budget_bytes, budget_bytes - most, most, StreamShare::All)
     }
 
     /// Memory without a limit.

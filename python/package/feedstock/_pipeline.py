@@ -351,7 +351,8 @@ class Pipeline:
             decoder_memory: Bytes of working memory of each CPU thread for one sample: the decoded image or waveform,
                 and what the decoder and ops need in addition. Default 64 MiB, a 22-megapixel RGB image. A sample that
                 needs more borrows the rest from ``budget_bytes`` until it is decoded. One that needs more than
-                ``decoder_memory`` and half of ``budget_bytes`` is a bad sample: see ``on_error``.
+                ``decoder_memory`` and half of ``budget_bytes`` (with ``local=``, a quarter) is a bad sample: see
+                ``on_error``.
             row_index_bytes: Bytes that the process keeps to remember where the rows of baseline JPEGs begin, so that
                 crops are decoded faster from the second epoch on; 0 remembers nothing. Default 64 MiB, enough for some
                 240,000 images of 500 × 375 pixels. The loaders of a process share them; the largest number counts.

@@ -7,6 +7,7 @@ use crate::run::large::{Extension, Loan, Spare, advice, no_room};
 use crate::run::planner::PlannedStep;
 use crate::run::residency::PlanTime;
 use crate::run::running::Event;
+use std::time::Instant;
 
 impl<D: Destination> Driver<D> {
     /// Lends room to rows that wait for it, in plan order.
@@ -63,26 +64,23 @@ impl<D: Destination> Driver<D> {
         let lacking =
             self.residency.lacking_bytes(bytes) + self.reserve_bytes.saturating_sub(self.budget_bytes);
         match self.extend(lacking) {
-            Ok(()) => true,
-            Err(kind) => {
-                self.end_without_room(index, kind);
-                false
-            }
+            Extension::Taken => return true,
+            Extension::Soon => {}
+            Extension::Later => self.end_without_room(index, ErrorKind::Retryable),
+            Extension::Never => self.end_without_room(index, ErrorKind::BadConfig),
         }
+        false
     }
 
-    /// Takes memory beyond the budget. On failure, returns the kind of the error that ends the run: `Retryable` if other runs
-    /// have the memory now.
-    pub(super) fn extend(&mut self, bytes: u64) -> Result<(), ErrorKind> {
-        match self.spare.as_mut().map_or(Extension::Never, |spare| spare.extend(bytes)) {
-            Extension::Taken => {
-                self.budget_bytes += bytes;
-                self.residency.extend_to(self.budget_bytes.saturating_sub(self.reserve_bytes));
-                Ok(())
-            }
-            Extension::Later => Err(ErrorKind::Retryable),
-            Extension::Never => Err(ErrorKind::BadConfig),
+    /// Takes memory beyond the budget.
+    pub(super) fn extend(&mut self, bytes: u64) -> Extension {
+        let extended =
+            self.spare.as_mut().map_or(Extension::Never, |spare| spare.extend(bytes, Instant::now()));
+        if extended == Extension::Taken {
+            self.budget_bytes += bytes;
+            self.residency.extend_to(self.budget_bytes.saturating_sub(self.reserve_bytes));
         }
+        extended
     }
 
     /// Returns the budget and what the run may have beyond it.

@@ -2,6 +2,7 @@
 //! places, and evicts blocks. It is one task on the I/O threads, which never decodes and waits for events only. Planning costs
 //! about 15 µs for a step of 256 rows, and 60 ms for an epoch of 10⁶ blocks.
 
+mod fetching;
 mod lending;
 pub(crate) mod prefetch;
 
@@ -9,22 +10,21 @@ use crate::pool::{Turn, Turns};
 use crate::run::columns::unmapped;
 use crate::run::handle::Offers;
 use crate::run::job::{Destination, Job, Sink};
-use crate::run::large::{LoanRoom, ParkedRows, Spare, advice, mib};
+use crate::run::large::{Extension, LoanRoom, ParkedRows, Spare, advice, shown_bytes};
 use crate::run::planner::{PlannedStep, Planner};
 use crate::run::residency::{NEVER, Refused, Residency};
 use crate::run::row_indexes::{RowIndexes, RunRowIndexes};
 use crate::run::running::{Context, Event, Parked, RunningStep};
 use crate::run::share::Sharing;
-use crate::run::stats::{RunStatus, Stage, Waiting, add_time};
+use crate::run::stats::{RunStatus, Stage, Waiting};
 use crate::run::watchdog::LOOK_EVERY;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Block, BlockReader, Extent};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Extents that a "waiting for storage" message names.
@@ -279,7 +279,16 @@ impl<D: Destination> Driver<D> {
                         return;
                     }
                     let lacking = (step_bytes + self.reserve_bytes).saturating_sub(self.budget_bytes);
-                    if let Err(kind) = self.extend(lacking) {
+                    let kind = match self.extend(lacking) {
+                        Extension::Taken => None,
+                        Extension::Soon => {
+                            self.refused.insert(index, planned);
+                            return;
+                        }
+                        Extension::Later => Some(ErrorKind::Retryable),
+                        Extension::Never => Some(ErrorKind::BadConfig),
+                    };
+                    if let Some(kind) = kind {
                         let rows = planned.step.rows.len() as u64;
                         return self.fail_from(index, self.over_budget(kind, step_bytes, rows));
                     }
@@ -303,81 +312,6 @@ impl<D: Destination> Driver<D> {
         };
         self.next_index += 1;
         Some((self.next_index - 1, planned))
-    }
-
-    fn fetch(&mut self, extent: Extent, planned: &PlannedStep) {
-        let epoch = planned.step.epoch;
-        // A part of a mix that repeats is read once a pass.
-        let rows = planned.step.rows.iter().zip(&planned.extents);
-        let pass = rows.filter(|(_, of_row)| **of_row == extent).map(|(row, _)| row.pass).max();
-        let now = (epoch, pass.unwrap_or(0));
-        if self.fetched.insert(extent, now) == Some(now)
-            && self.context.shared.refetched.fetch_add(1, Ordering::Relaxed) == 0
-        {
-            tracing::warn!(
-                "{} is read again in epoch {epoch}: a memory budget of {:.1} MiB does not hold all data until it is needed \
-                 again; raise budget_bytes, or lower window or shuffle_bytes (statistics count this as refetched)",
-                self.context.catalog.describe_extent(extent),
-                mib(self.budget_bytes)
-            );
-        }
-        self.loading.insert(extent, Instant::now());
-        let time = self.planner.time(&planned.step);
-        let next_use = self.planner.next_use_from_disk(extent, epoch, time);
-        let (reader, shared) = (self.reader.clone(), self.context.shared.clone());
-        let sharing = self.context.sharing.clone();
-        self.fetches.spawn(async move {
-            let begun = Instant::now();
-            let fetch = async move { reader.fetch_extent(extent, next_use).await };
-            let block = match sharing {
-                Some(sharing) => sharing.block(extent, fetch).await,
-                None => fetch.await.map(Arc::new),
-            };
-            add_time(&shared.fetch_ns, begun);
-            (extent, block)
-        });
-    }
-
-    fn on_fetch(&mut self, fetched: Result<FetchResult, JoinError>) {
-        let (extent, block) = match fetched {
-            Ok(fetched) => fetched,
-            Err(join) => {
-                // It is not known which extent the task fetched, and every step that waits would wait forever.
-                let error =
-                    Error::new(ErrorKind::Bug, format!("a block fetch ended without a result: {join}"));
-                let lost: Vec<Extent> = self.loading.drain().map(|(extent, _)| extent).collect();
-                lost.into_iter().for_each(|extent| self.break_extent(extent, &error));
-                return;
-            }
-        };
-        self.loading.remove(&extent);
-        match block {
-            Ok(block) => {
-                let shared = &self.context.shared;
-                shared.fetched.fetch_add(1, Ordering::Relaxed);
-                let bytes = self.context.catalog.extent_memory_bytes(extent); // columns share the catalog's tables
-                shared.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
-                self.loaded.insert(extent, block.clone());
-                for active in self.active.values_mut() {
-                    for row in active.waiting.remove(&extent).unwrap_or_default() {
-                        let at = row_of(&active.planned, row);
-                        self.turns.submit(active.turn, active.running.task(row, block.clone(), at));
-                    }
-                }
-            }
-            Err(error) => self.break_extent(extent, &error),
-        }
-    }
-
-    /// Ends the run at the first step that needs `extent`.
-    fn break_extent(&mut self, extent: Extent, error: &Error) {
-        self.planning = Planning::Failed;
-        self.refused.clear();
-        self.broken.insert(extent, error.clone());
-        if let Some((&index, _)) = self.active.iter().find(|(_, active)| active.waiting.contains_key(&extent))
-        {
-            self.fail_from(index, error.clone());
-        }
     }
 
     /// Ends the run at step `index`; steps before it are still delivered.
@@ -448,15 +382,15 @@ impl<D: Destination> Driver<D> {
     fn over_budget(&self, kind: ErrorKind, step_bytes: u64, rows: u64) -> Error {
         let reserve = match self.reserve_bytes {
             0 => String::new(),
-            bytes => format!(", and decompressing the largest block {:.1} MiB more", mib(bytes)),
+            bytes => format!(", and decompressing the largest block {} more", shown_bytes(bytes)),
         };
         Error::new(
             kind,
             format!(
-                "the memory budget of {:.1} MiB is smaller than one batch: the blocks of its {rows} rows take {:.1} MiB of \
+                "the memory budget of {} is smaller than one batch: the blocks of its {rows} rows take {} of \
                  memory{reserve}; {}",
-                mib(self.most_budget_bytes()),
-                mib(step_bytes),
+                shown_bytes(self.most_budget_bytes()),
+                shown_bytes(step_bytes),
                 advice(
                     kind,
                     self.spare.as_ref(),
