@@ -23,10 +23,13 @@ pub enum TarHeaders {
     /// objects of a few KiB for each tar. For tars of many TB whose samples have no text.
     ///
     /// - Columns are `key` and the members of the first sample. A sample that lacks one has a null there. Members of other
-    ///   extensions are ignored, with one warning; a sample's only image is `image`, whatever its extension.
+    ///   extensions are ignored, with one warning for each extension; a sample's only image (`x.png` for `x.jpg`, not `x.mask.png`)
+    ///   is `image`.
     /// - A filter on `key` reads the headers of all tars each time the data set is opened.
     /// - Samples are read whole, also if only some of their columns are.
-    /// - The order and the identity differ from those of [`Open`](Self::Open), so a cursor of one does not fit the other.
+    /// - The order and the identity differ from those of [`Open`](Self::Open), so a cursor of one does not fit the other, and
+    ///   `on_change="remap"` refuses it.
+    /// - The identity has the first member of each tar. Other members that were replaced by members of the same size are not noticed.
     /// - If the first sample has text (`.json`, `.txt`, `.cls` …) or audio, headers are read as with [`Open`](Self::Open),
     ///   and the catalog has a note.
     Read,

@@ -312,7 +312,7 @@ async fn damaged_tars_are_left_out_if_asked() {
     assert!(error.is_damage(), "none is left: {error}");
 }
 
-/// Samples of one size, in another order: where they begin says nothing.
+/// Samples of one size, in another order: they begin where the others did.
 #[tokio::test]
 async fn tars_that_begin_with_another_sample_are_other_data() {
     let identity = async |names: &[&str]| {

@@ -63,9 +63,9 @@ impl Job {
     }
 }
 
-/// Returns the most working memory of one sample, in bytes: what a thread has, and half of `budget_bytes`, which a stream of its run may
-/// have. The other half is for the blocks of the batch, without which no sample is decoded. It follows from options alone, so that all ranks and workers of a job that has
-/// the same ones find the same samples bad.
+/// Returns the most working memory of one sample, in bytes: what a thread has, and half of `budget_bytes`, which a stream of its run
+/// may have. The other half is for the blocks of the batch, without which no sample is decoded. It follows from options alone, so
+/// that all ranks and workers of a job that has the same ones find the same samples bad.
 ///
 /// ```
 /// use feedstock_ingest::sample_bytes;
@@ -77,8 +77,8 @@ pub fn sample_bytes(decoder_memory: u64, budget_bytes: u64) -> u64 {
     decoder_memory.saturating_add(budget_bytes / 2)
 }
 
-/// Returns the most bytes of a rank's `budget_bytes` that one of its own streams has, where workers and the rank's machine serve: two of
-/// them can have it at a time.
+/// Returns the most bytes of a rank's `budget_bytes` that one stream of the rank's machine has, where it and workers serve: two such
+/// streams can have it at a time.
 pub(crate) fn own_stream_bytes(budget_bytes: u64) -> u64 {
     budget_bytes / 2
 }

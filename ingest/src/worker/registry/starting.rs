@@ -1,4 +1,4 @@
-//! The run behind a lane: what a request may ask for, the memory that it gets, and samples that it shares with other lanes.
+//! The run that makes a lane's rows: what a request may ask for, the memory that it gets, and samples that it shares with other lanes.
 
 use super::{OpenedRecipe, Refused, Registry};
 use crate::run::job::Job;

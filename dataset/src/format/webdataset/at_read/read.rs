@@ -194,7 +194,7 @@ impl Sample {
     }
 }
 
-/// Returns what stands before the last part of an extension: `mask` of `mask.png`.
+/// Returns what precedes the last part of an extension: `mask` of `mask.png`.
 fn kind(of_member: &str) -> Option<&str> {
     of_member.rsplit_once('.').map(|(kind, _)| kind)
 }
