@@ -4,7 +4,9 @@ use crate::format_common::{all_rows, ints};
 use crate::storage_support::{options, with_config};
 use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
 use feedstock_testkit::{Fault, FaultProxy, Rule, S3Server, SimulatedObject, SimulatedStore, SparseTar};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -13,6 +15,11 @@ const MIB: u64 = 1 << 20;
 /// The tars that are read before the interruption, and all tars.
 const READ: usize = 3;
 const TARS: usize = 6;
+
+/// The store and the cache of catalogs of a process that is killed, and what it prints before.
+const STORE_OF_CHILD: &str = "FEEDSTOCK_TEST_RESUME_STORE";
+const CATALOGS_OF_CHILD: &str = "FEEDSTOCK_TEST_RESUME_CATALOGS";
+const HAS_READ: &str = "the first tars have been read";
 
 /// 40 samples of 10 MiB, which are hopped over.
 fn tar(samples: u64, index: usize) -> SimulatedObject {
@@ -24,6 +31,27 @@ fn key(index: usize) -> String {
     format!("data/{index:04}.tar")
 }
 
+fn cached(catalogs: &Path) -> CatalogOptions {
+    let store = CatalogStore::Cache(catalogs.to_owned());
+    CatalogOptions { store, ..CatalogOptions::default() }
+}
+
+async fn open(endpoint: &str, catalog: CatalogOptions) -> Dataset {
+    let storage = with_config(options(), S3Server::config_at(endpoint));
+    let open = OpenOptions { catalog, storage, ..OpenOptions::default() };
+    Dataset::open_with("s3://bucket/data/", open).await.unwrap()
+}
+
+/// Builds a catalog; calls `has_read` when the first [`READ`] tars have been read.
+async fn build(endpoint: &str, catalogs: &Path, has_read: impl Fn() + Send + Sync + 'static) -> Dataset {
+    let progress = move |progress: feedstock_dataset::Progress| {
+        if progress.stage == "reading tar headers" && progress.done == READ as u64 {
+            has_read();
+        }
+    };
+    open(endpoint, CatalogOptions { progress: Some(Arc::new(progress)), ..cached(catalogs) }).await
+}
+
 /// A bucket of tars behind a proxy, and a cache of catalogs.
 struct Bucket {
     store: SimulatedStore,
@@ -32,8 +60,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Builds the catalog until the first [`READ`] tars have been read.
-    async fn interrupted() -> Self {
+    /// All tars after the first [`READ`] never arrive.
+    fn stalling() -> Self {
         let objects = (0..TARS).map(|i| (key(i), tar(40, i))).collect();
         let store = SimulatedStore::start(objects, Duration::from_millis(1)).unwrap();
         let proxy = FaultProxy::start(&store.endpoint()).unwrap();
@@ -42,34 +70,54 @@ impl Bucket {
             let never = Fault::StallMidBody(0, Duration::from_secs(60));
             bucket.proxy.inject(Rule::always(never).on("GET").at(&key(i)));
         }
-        let reached = Arc::new(Notify::new());
-        let told = Arc::clone(&reached);
-        let progress = Arc::new(move |progress: feedstock_dataset::Progress| {
-            if progress.stage == "reading tar headers" && progress.done == READ as u64 {
-                told.notify_one();
-            }
-        });
-        let catalog = CatalogOptions { progress: Some(progress), ..bucket.cached() };
-        tokio::select! {
-            _ = bucket.open(catalog) => panic!("it was not interrupted"),
-            () = reached.notified() => {}
-        }
-        assert!((0..READ).all(|i| bucket.reads(i) >= 40), "one read for each large member");
-        assert_eq!(bucket.journals().len(), 1);
-        bucket.proxy.heal();
-        bucket.proxy.forget();
         bucket
     }
 
+    /// Builds the catalog until the first [`READ`] tars have been read.
+    async fn interrupted() -> Self {
+        let bucket = Self::stalling();
+        let (reached, endpoint) = (Arc::new(Notify::new()), bucket.proxy.endpoint());
+        let told = Arc::clone(&reached);
+        tokio::select! {
+            _ = build(&endpoint, bucket.catalogs.path(), move || told.notify_one()) => {
+                panic!("it was not interrupted")
+            }
+            () = reached.notified() => {}
+        }
+        bucket.healed()
+    }
+
+    /// The same, by another process, which is killed.
+    fn killed(test: &str) -> Self {
+        let bucket = Self::stalling();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(STORE_OF_CHILD, bucket.proxy.endpoint())
+            .env(CATALOGS_OF_CHILD, bucket.catalogs.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains(HAS_READ)), "it ended");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        bucket.healed()
+    }
+
+    fn healed(self) -> Self {
+        assert!((0..READ).all(|i| self.reads(i) >= 40), "one read for each large member");
+        assert_eq!(self.journals().len(), 1);
+        self.proxy.heal();
+        self.proxy.forget();
+        self
+    }
+
     fn cached(&self) -> CatalogOptions {
-        let store = CatalogStore::Cache(self.catalogs.path().to_owned());
-        CatalogOptions { store, ..CatalogOptions::default() }
+        cached(self.catalogs.path())
     }
 
     async fn open(&self, catalog: CatalogOptions) -> Dataset {
-        let storage = with_config(options(), S3Server::config_at(&self.proxy.endpoint()));
-        let open = OpenOptions { catalog, storage, ..OpenOptions::default() };
-        Dataset::open_with("s3://bucket/data/", open).await.unwrap()
+        open(&self.proxy.endpoint(), catalog).await
     }
 
     /// Checks that `resumed` is what a build without interruption makes, and that nothing is left of the interruption.
@@ -104,6 +152,20 @@ async fn tars_that_an_interrupted_build_has_read_are_not_read_again() {
     // The layout is recognised by the first header of the first tar.
     assert_eq!((0..READ).map(|i| bucket.reads(i)).collect::<Vec<_>>(), [1, 0, 0]);
     assert!((READ..TARS).all(|i| bucket.reads(i) >= 40));
+    bucket.is_whole(&resumed).await;
+}
+
+#[tokio::test]
+async fn a_build_that_was_killed_goes_on() {
+    if let (Ok(endpoint), Some(catalogs)) =
+        (std::env::var(STORE_OF_CHILD), std::env::var_os(CATALOGS_OF_CHILD))
+    {
+        build(&endpoint, Path::new(&catalogs), || println!("{HAS_READ}")).await;
+        return;
+    }
+    let bucket = Bucket::killed("tar_resume::a_build_that_was_killed_goes_on");
+    let resumed = bucket.open(bucket.cached()).await;
+    assert_eq!((0..READ).map(|i| bucket.reads(i)).collect::<Vec<_>>(), [1, 0, 0]);
     bucket.is_whole(&resumed).await;
 }
 

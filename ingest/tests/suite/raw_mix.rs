@@ -175,7 +175,10 @@ fn a_budget_too_small_names_the_rows_of_the_step() {
     let sink = Arc::new(Counted::default()) as Arc<dyn Sink<Nothing>>;
     let Err(error) = Engine::new(1).unwrap().run(job.clone(), sink.clone()) else { panic!("it fits") };
     let message = error.to_string();
-    assert!(message.contains("the blocks of its 24 rows take ") && message.contains(" B of memory"), "{error}");
+    assert!(
+        message.contains("the blocks of its 24 rows take ") && message.contains(" B of memory"),
+        "{error}"
+    );
     // The plan's clock must not overflow either.
     job.epoch = u64::MAX - 1;
     job.end_epoch = None;
