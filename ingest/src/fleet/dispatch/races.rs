@@ -85,7 +85,8 @@ impl Dispatch {
         owing.into_iter().map(judge).collect()
     }
 
-    /// Other machines that have the data set open and have brought nothing yet. One that is a rival is on trial.
+    /// Other machines that have the data set open and have brought nothing yet. One that is a rival is on trial, and one that was too
+    /// slow as a rival has had it.
     fn untried(&self) -> BTreeSet<&str> {
         let is_rival =
             |name: &str| self.streams.values().any(|stream| stream.rival.is_some() && stream.member == name);
@@ -94,6 +95,7 @@ impl Dispatch {
                 && member.is_up()
                 && member.has_opened()
                 && member.rate().is_none()
+                && !member.was_slow()
                 && !is_rival(name)
         };
         self.members.iter().filter(is_untried).map(|(name, _)| &**name).collect()
