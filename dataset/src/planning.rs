@@ -49,12 +49,18 @@ impl Dataset {
     /// # Errors
     /// `BadConfig` if the filter keeps nothing, or if lanes or window are out of range.
     pub fn plan(&self, shuffle: &Shuffle) -> Result<Plan> {
-        if let Composition::Mix(mix) = &self.composition {
-            return self.mixed_plan(mix, shuffle);
-        }
-        let mut input = plan_input(self.catalog());
-        input.selection = self.selection().cloned();
-        input.filter = self.filter_text().as_deref().map(str::to_owned);
-        Plan::new(input, shuffle)
+        let plan = match &self.composition {
+            Composition::Mix(mix) => self.mixed_plan(mix, shuffle)?,
+            Composition::Stored | Composition::Concat(_) => {
+                let mut input = plan_input(self.catalog());
+                input.selection = self.selection().cloned();
+                input.filter = self.filter_text().as_deref().map(str::to_owned);
+                Plan::new(input, shuffle)?
+            }
+        };
+        Ok(match plan.fingerprint().permutes_pieces() {
+            true => plan.with_continued_blocks(self.catalog().continued_blocks()),
+            false => plan,
+        })
     }
 }

@@ -91,12 +91,13 @@ pub struct LabelQuality {
     pub entropy_ratio: Option<f64>,
 }
 
-/// What an epoch reads without caches, if the byte budget has room for the window: each rank reads each block, or part of a piece
-/// in one block, that it needs once, and with a full shuffle each sample alone.
+/// What an epoch reads without caches, if the byte budget has room for the window: each rank reads each block, or piece, that
+/// it needs once, and with a full shuffle each sample alone.
 ///
-/// A block takes one request for each object that it spans, and one more for each 32 MiB. A gap of up to 1 MiB is read, too (of
-/// local files, 128 KiB). In Parquet and Arrow IPC files, columns that are stored apart take more. A Parquet file's sample is read
-/// with its pages, so that a full shuffle reads more than this.
+/// A block takes one request for each object that it spans, and one more for each 32 MiB. So does a piece, which takes one more for
+/// each end of a row group or record batch that it reaches over. A gap of up to 1 MiB is read, too (of local files, 128 KiB). In
+/// Parquet and Arrow IPC files, columns that are stored apart take more. A Parquet file's sample is read with its pages, so that a
+/// full shuffle reads more than this.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ReadQuality {
     /// Requests of a rank, on average.
@@ -107,7 +108,7 @@ pub struct ReadQuality {
     pub requests: u64,
     /// Bytes of all ranks.
     pub bytes: u64,
-    /// Ranks that read a block, or a part of a piece, on average; 1 with a full shuffle.
+    /// Ranks that read a block, or a piece, on average; 1 with a full shuffle.
     pub readers: f64,
 }
 

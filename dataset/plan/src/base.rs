@@ -73,11 +73,17 @@ impl Base {
         }
     }
 
-    /// Returns the extent that is fetched for a selected sample of `block`.
-    pub(crate) fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
+    /// Returns the extent that is fetched for a selected sample of `block`. `continues` states whether one request can read over the
+    /// end of a block.
+    pub(crate) fn extent_of(
+        &self,
+        block: BlockId,
+        sample: SampleId,
+        continues: &impl Fn(BlockId) -> bool,
+    ) -> Extent {
         match self {
-            Self::Plain(facts) => facts.extent_of(block, sample),
-            Self::Mixed(facts) => facts.extent_of(block, sample),
+            Self::Plain(facts) => facts.extent_of(block, sample, continues),
+            Self::Mixed(facts) => facts.extent_of(block, sample, continues),
         }
     }
 

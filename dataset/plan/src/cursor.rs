@@ -147,6 +147,11 @@ impl Fingerprint {
         self.shuffle == ShuffleKind::Window && self.version == BLOCKS_VERSION
     }
 
+    /// Whether pieces of any number of samples are permuted; of a mix, those of at least one part.
+    pub fn permutes_pieces(&self) -> bool {
+        self.version == PIECES_VERSION
+    }
+
     /// Whether `found` is of the same data. All other fields may differ, even the cut into blocks.
     pub fn is_of_same_data(&self, found: &Self) -> bool {
         let data = |print: &Self| print.mixing.as_ref().and_then(|mixing| mixing.data);

@@ -3,7 +3,8 @@
 use feedstock_base::{BlockId, SampleId};
 use std::ops::Range;
 
-/// Consecutive samples of one block, which are fetched at once: the whole block, or the samples of a piece in it.
+/// Consecutive samples that are fetched at once: a whole block, or the samples of a piece. Those of a piece are in one block, or in
+/// two consecutive blocks that one request can read over.
 ///
 /// ```
 /// use feedstock_base::{BlockId, SampleId};
@@ -15,7 +16,7 @@ use std::ops::Range;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// The block.
+    /// The block of the first sample.
     pub block: BlockId,
     /// The first sample.
     pub first: SampleId,
@@ -24,7 +25,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Makes the extent of these samples of `block`.
+    /// Makes the extent of these samples, the first of which is in `block`.
     pub fn new(block: BlockId, samples: Range<u64>) -> Self {
         let count = u32::try_from(samples.end - samples.start).unwrap_or(u32::MAX); // blocks count their samples in u32
         Self { block, first: SampleId(samples.start), samples: count }

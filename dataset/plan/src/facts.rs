@@ -6,6 +6,7 @@ use crate::cursor::Fingerprint;
 use crate::digest::Digest;
 use crate::lengths::Lengths;
 use crate::rest::{Rest, RestFacts};
+use arrow_buffer::BooleanBuffer;
 use feedstock_base::SampleId;
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ pub(crate) struct Facts {
     pub(crate) base: Base,
     /// Encoded bytes of a sample, on average.
     pub(crate) sample_bytes: u64,
+    /// The blocks whose end one request can read over; `None` for none.
+    pub(crate) continued: Option<BooleanBuffer>,
     pub(crate) lengths: Option<KnownLengths>,
     pub(crate) bucketing: Option<Arc<BucketFacts>>,
     /// The replacement of one epoch, of which a part was delivered before the data changed.

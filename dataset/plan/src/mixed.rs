@@ -213,11 +213,16 @@ impl MixedFacts {
         part.facts.selected_in(BlockId(block.0 - part.first_block))
     }
 
-    pub(crate) fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
+    pub(crate) fn extent_of(
+        &self,
+        block: BlockId,
+        sample: SampleId,
+        continues: &impl Fn(BlockId) -> bool,
+    ) -> Extent {
         let part = &self.parts[self.part_of(block)];
-        let extent =
-            part.facts.extent_of(BlockId(block.0 - part.first_block), SampleId(sample.0 - part.first_sample));
-        extent.later_by(part.first_block, part.first_sample)
+        let (block, sample) = (BlockId(block.0 - part.first_block), SampleId(sample.0 - part.first_sample));
+        let of_part = |block: BlockId| continues(BlockId(block.0 + part.first_block));
+        part.facts.extent_of(block, sample, &of_part).later_by(part.first_block, part.first_sample)
     }
 
     pub(crate) fn selected_of(&self, extent: Extent) -> u64 {

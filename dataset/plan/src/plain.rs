@@ -75,18 +75,65 @@ impl PlainFacts {
         ranks.end - ranks.start
     }
 
-    /// Returns the extent that is fetched for a selected sample of `block`.
-    pub(crate) fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
+    /// Returns the extent that is fetched for a selected sample of `block`. `continues` states whether one request can read over the
+    /// end of a block.
+    pub(crate) fn extent_of(
+        &self,
+        block: BlockId,
+        sample: SampleId,
+        continues: &impl Fn(BlockId) -> bool,
+    ) -> Extent {
         let Some(piece) = self.piece else {
             let b = block.0 as usize;
             return Extent::new(block, self.block_starts[b]..self.block_starts[b + 1]);
         };
-        let in_block = self.ranks_in(block);
         let first = self.rank_of(block, sample.0) / piece * piece;
-        let ranks = in_block.start.max(first)..in_block.end.min(first + piece);
-        let Some(selection) = &self.selection else { return Extent::new(block, ranks) };
-        let start = selection.nth_from(self.block_starts[block.0 as usize], ranks.start - in_block.start);
-        Extent::new(block, selection.near(start, ranks.end - ranks.start, sample.0, piece))
+        let of_piece = first..(first + piece).min(self.lanes.samples);
+        let (block, within) = self.reach(block, &of_piece, continues);
+        let ranks = within.start.max(of_piece.start)..within.end.min(of_piece.end);
+        let run = match &self.selection {
+            None => ranks,
+            Some(selection) => {
+                let start =
+                    selection.nth_from(self.block_starts[block.0 as usize], ranks.start - within.start);
+                selection.near(start, ranks.end - ranks.start, sample.0, piece)
+            }
+        };
+        let is_in_next = run.start >= self.block_starts[block.0 as usize + 1];
+        Extent::new(BlockId(block.0 + u32::from(is_in_next)), run)
+    }
+
+    /// Returns the ranks of `block`, and of the block before or after it if more of the piece is there and is read with it; and the
+    /// first block of these. What is larger than both blocks, or reaches over three, is read block by block.
+    fn reach(
+        &self,
+        block: BlockId,
+        piece: &Range<u64>,
+        continues: &impl Fn(BlockId) -> bool,
+    ) -> (BlockId, Range<u64>) {
+        // A block without selected samples has nothing of the piece.
+        let has_some = |block: BlockId| !self.ranks_in(block).is_empty();
+        let begins_before = |block: BlockId, ranks: &Range<u64>| {
+            let is_joined = |previous: BlockId| continues(previous) && has_some(previous);
+            piece.start < ranks.start && is_joined(BlockId(block.0 - 1))
+        };
+        let ends_after = |block: BlockId, ranks: &Range<u64>| {
+            piece.end > ranks.end && continues(block) && has_some(BlockId(block.0 + 1))
+        };
+        let own = self.ranks_in(block);
+        let first = match (begins_before(block, &own), ends_after(block, &own)) {
+            (true, false) => BlockId(block.0 - 1),
+            (false, true) => block,
+            (false, false) | (true, true) => return (block, own),
+        };
+        let second = BlockId(first.0 + 1);
+        let (before, after) = (self.ranks_in(first), self.ranks_in(second));
+        let samples = piece.end.min(after.end) - piece.start.max(before.start);
+        let larger = (before.end - before.start).max(after.end - after.start);
+        match samples <= larger && !begins_before(first, &before) && !ends_after(second, &after) {
+            true => (first, before.start..after.end),
+            false => (block, own),
+        }
     }
 
     /// Returns the ranks of `block`'s selected samples: their numbers among all selected samples.

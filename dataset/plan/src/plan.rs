@@ -13,6 +13,7 @@ use crate::plain::PlainFacts;
 use crate::quotas::{PartName, quotas, rounded};
 use crate::random;
 use crate::shuffle::{self, BLOCKS_VERSION, PIECES_VERSION, Shuffle, ShuffleKind};
+use arrow_buffer::BooleanBuffer;
 use feedstock_base::{BlockId, Error, Position, Result, SampleId};
 use std::sync::Arc;
 
@@ -189,8 +190,8 @@ impl Plan {
         fingerprint: Fingerprint,
         legacy: (u64, Option<u64>),
     ) -> Self {
-        let (lengths, bucketing, rest) = (None, None, None);
-        Self::of(Facts { base, sample_bytes, lengths, bucketing, rest, fingerprint, legacy })
+        let (continued, lengths, bucketing, rest) = (None, None, None, None);
+        Self::of(Facts { base, sample_bytes, continued, lengths, bucketing, rest, fingerprint, legacy })
     }
 
     /// Makes the plan of these facts, of which no step was counted yet.
@@ -435,7 +436,37 @@ impl Plan {
     /// # Ok::<(), feedstock_base::Error>(())
     /// ```
     pub fn extent_of(&self, block: BlockId, sample: SampleId) -> Extent {
-        self.facts.base.extent_of(block, sample)
+        let facts = &self.facts;
+        let continues =
+            |block: BlockId| facts.continued.as_ref().is_some_and(|bits| bits.value(block.0 as usize));
+        facts.base.extent_of(block, sample, &continues)
+    }
+
+    /// Returns the same order, in which a piece that begins in one block and ends in the next is fetched at once where the first
+    /// of them is `continued`. One bit a block states whether a request can read over its end: whether the next block goes on in
+    /// the same object. Pieces are fetched block by block otherwise.
+    ///
+    /// ```
+    /// # use feedstock_base::{BlockId, SampleId};
+    /// # use feedstock_plan::{Extent, Plan, Shuffle};
+    /// # use feedstock_plan::{Access, DataHashes, PlanInput};
+    /// # let data = DataHashes { identity: 1, blocks: 1, legacy: 1 };
+    /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
+    /// let plan = Plan::new(input, &Shuffle::seeded(7).piece(3))?; // of two blocks of 4
+    /// assert_eq!(plan.extent_of(BlockId(1), SampleId(5)), Extent::new(BlockId(1), 4..6));
+    ///
+    /// let plan = plan.with_continued_blocks(vec![true, false].into());
+    /// assert_eq!(plan.extent_of(BlockId(1), SampleId(5)), Extent::new(BlockId(0), 3..6));
+    /// # Ok::<(), feedstock_base::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there is not one bit for each block.
+    #[must_use]
+    pub fn with_continued_blocks(self, continued: BooleanBuffer) -> Self {
+        let blocks = self.facts.base.block_starts().len() - 1;
+        assert_eq!(continued.len(), blocks, "one bit for each block");
+        self.with(|facts| facts.continued = Some(continued))
     }
 
     /// Whether several data sets are mixed.

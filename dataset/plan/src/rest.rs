@@ -168,18 +168,22 @@ impl RestOrder {
 
     /// Returns the positions of an extent's samples, ascending.
     pub(crate) fn positions_of(&self, extent: Extent) -> Vec<u64> {
-        self.positions_in(extent).collect()
+        let mut positions: Vec<u64> = self.positions_in(extent).collect();
+        positions.sort_unstable(); // those of two blocks, one after the other
+        positions
     }
 
     pub(crate) fn earliest_position(&self, extent: Extent) -> Option<u64> {
-        self.positions_in(extent).next()
+        self.positions_in(extent).min()
     }
 
+    /// Returns the positions of an extent's samples, block by block.
     fn positions_in(&self, extent: Extent) -> impl Iterator<Item = u64> + '_ {
         let (facts, samples) = (&self.0, extent.range());
+        let last = block_of(&facts.block_starts, samples.end.saturating_sub(1));
         let start = facts.by_block.partition_point(|at| facts.block(*at) < extent.block);
-        let of_block = facts.by_block[start..].iter().take_while(move |at| facts.block(**at) == extent.block);
-        of_block
+        let of_blocks = facts.by_block[start..].iter().take_while(move |at| facts.block(**at) <= last);
+        of_blocks
             .filter(move |at| samples.contains(&facts.rest.samples[**at as usize]))
             .map(|at| u64::from(*at))
     }

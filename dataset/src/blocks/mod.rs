@@ -38,7 +38,7 @@ use std::sync::Arc;
 /// decoder decides what that means.
 #[derive(Debug, Clone)]
 pub struct Block {
-    /// Which block.
+    /// The block of row 0.
     pub id: BlockId,
     /// The sample of row 0.
     pub first_sample: u64,
@@ -144,8 +144,9 @@ impl BlockReader {
         self.fetch_extent(Extent::new(id, self.0.catalog.block_samples(id)), next_use).await
     }
 
-    /// Fetches some consecutive samples of a block, as a block of fewer rows: a piece, of whose block the rest would be wasted.
-    /// Texts may be views. Errors as [`fetch`](Self::fetch).
+    /// Fetches some consecutive samples of a block, as a block of fewer rows: a piece, of whose block the rest would be wasted. They
+    /// may end in the next block if that goes on in the same object (in the same row group or record batch, in Parquet and Arrow
+    /// IPC files). Texts may be views. Errors as [`fetch`](Self::fetch).
     ///
     /// ```
     /// use arrow::array::AsArray;
@@ -171,14 +172,14 @@ impl BlockReader {
     /// ```
     ///
     /// # Panics
-    /// If the block does not exist, or does not have these samples.
+    /// If the block does not exist, or if these samples are not in it, or in it and the next one.
     pub async fn fetch_extent(&self, extent: Extent, next_use: u64) -> Result<Block> {
         let inner = self.0.clone();
         let io = inner.storage.io().clone();
         io.run(async move {
             let Extent { block: id, first, samples } = extent;
             let whole = inner.catalog.block_samples(id);
-            assert!(first.0 >= whole.start && extent.range().end <= whole.end, "{extent:?} of {whole:?}");
+            assert!(inner.catalog.has_extent(extent), "{extent:?} of {whole:?}");
             let row = inner.catalog.blocks.row(id);
             let first_row = row.first_row + (first.0 - whole.start);
             let rows = inner.read_rows(row.shard, row.unit, first_row, extent.range(), next_use).await;

@@ -37,17 +37,19 @@ fn units(
     if !columns.iter().any(is_stored) {
         return (0, 0);
     }
-    let block = catalog.block(extent.block);
-    let samples = match parts {
-        Parts::Pages(page) => {
-            let (page, first) = (u64::from(page.get()), catalog.block_samples(extent.block).start);
-            let (start, end) = (extent.range().start - first, extent.range().end - first);
-            end.next_multiple_of(page).min(block.samples.into()) - start / page * page
-        }
-        Parts::None | Parts::Samples => extent.samples.into(),
-    };
-    let share = u128::from(block.bytes) * u128::from(samples) / u128::from(block.samples.max(1));
-    let bytes = u64::try_from(share).unwrap_or(u64::MAX);
+    let shares = catalog.in_blocks(extent.range()).map(|(id, samples)| {
+        let (block, first) = (catalog.block(id), catalog.block_samples(id).start);
+        let samples = match parts {
+            Parts::Pages(page) => {
+                let (page, start, end) = (u64::from(page.get()), samples.start - first, samples.end - first);
+                end.next_multiple_of(page).min(block.samples.into()) - start / page * page
+            }
+            Parts::None | Parts::Samples => samples.end - samples.start,
+        };
+        let share = u128::from(block.bytes) * u128::from(samples) / u128::from(block.samples.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    });
+    let bytes = shares.fold(0, u64::saturating_add);
     let (requests, bytes) = count_reads(std::slice::from_ref(&(0..bytes)), catalog.is_local());
     (requests.max(1), bytes)
 }

@@ -58,13 +58,10 @@ impl Catalog {
     /// Returns what the blocks of `samples` count, all columns together.
     pub(crate) fn counted(&self, samples: &Range<u64>) -> Counted {
         let mut counted = Counted { memory: 0, making: 0 };
-        let mut at = samples.start;
-        while at < samples.end {
-            let block = self.block_of(SampleId(at));
+        for (block, _) in self.in_blocks(samples.clone()) {
             let row = self.blocks.row(block);
             counted.memory = counted.memory.saturating_add(row.memory);
             counted.making = counted.making.saturating_add(self.making(row.bytes, row.memory));
-            at = self.block_samples(block).end;
         }
         counted
     }

@@ -15,6 +15,7 @@ mod access;
 mod added;
 mod blocks;
 pub(crate) mod columns;
+mod continued;
 mod etags;
 mod layout;
 mod memory;
@@ -280,10 +281,10 @@ impl Catalog {
         serde_json::from_str(field.metadata().get(CLASS_NAMES_KEY)?).ok()
     }
 
-    /// Whether the block of the first of `samples` has others.
+    /// Whether `samples` begin or end within a block.
     pub(crate) fn is_part_of_block(&self, samples: &Range<u64>) -> bool {
-        let block = self.block_samples(self.block_of(SampleId(samples.start)));
-        block.start < samples.start || samples.end < block.end
+        let bounds = |sample: u64| self.block_samples(self.block_of(SampleId(sample)));
+        bounds(samples.start).start < samples.start || samples.end < bounds(samples.end.saturating_sub(1)).end
     }
 
     /// Returns an error's name for a sample: `train-0042.parquet row 17`.

@@ -208,6 +208,16 @@ impl SampleTable {
         chunk.places.object(rows.start)
     }
 
+    /// Whether `sample` and the one before it are in one object, and their places in one run.
+    pub(crate) fn is_in_object_of_previous(&self, sample: u64) -> bool {
+        let Some(previous) = sample.checked_sub(1).filter(|_| self.starts.binary_search(&sample).is_err())
+        else {
+            return false;
+        };
+        let (chunk, rows) = self.slice(previous..sample + 1);
+        chunk.places.object(rows.start) == chunk.places.object(rows.start + 1)
+    }
+
     /// Appends a metadata column with one value a sample.
     pub(crate) fn with_column(&self, name: &str, values: &Float64Array) -> Result<Self> {
         assert_eq!(values.len() as u64, self.len());

@@ -18,7 +18,7 @@ const ROWS: u64 = 400;
 /// A batch of 200 rows of 20 to 30 kB has its columns further apart than ranges that storage joins.
 const BYTES: usize = 20_000;
 
-fn stream(rows: Range<u64>, batch_rows: usize, bytes: usize) -> Vec<u8> {
+pub(crate) fn stream(rows: Range<u64>, batch_rows: usize, bytes: usize) -> Vec<u8> {
     let batch = hf_batch(rows, bytes);
     let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
     for start in (0..batch.num_rows()).step_by(batch_rows) {

@@ -22,6 +22,7 @@ mod format_speech;
 mod format_tars;
 mod identity;
 mod ipc_parts;
+mod joined_pieces;
 mod parquet_lists;
 mod parquet_parts;
 mod plan_sets;

@@ -17,7 +17,7 @@ const BYTES: usize = 20_000;
 const GROUP: usize = 200;
 
 /// Ends the pages of all columns after `samples` rows.
-fn pages_of(samples: usize) -> WriterPropertiesBuilder {
+pub(crate) fn pages_of(samples: usize) -> WriterPropertiesBuilder {
     WriterProperties::builder()
         .set_data_page_row_count_limit(samples)
         .set_write_batch_size(samples)
@@ -30,7 +30,7 @@ fn bytes_column() -> ColumnPath {
     ColumnPath::new(vec!["image".to_owned(), "bytes".to_owned()])
 }
 
-fn file(rows: Range<u64>, bytes: usize, properties: WriterPropertiesBuilder) -> Vec<u8> {
+pub(crate) fn file(rows: Range<u64>, bytes: usize, properties: WriterPropertiesBuilder) -> Vec<u8> {
     let batch = hf_batch(rows, bytes);
     let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build())).unwrap();
     writer.write(&batch).unwrap();

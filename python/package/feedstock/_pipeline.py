@@ -425,7 +425,7 @@ class Pipeline:
             - ``same_shard_pairs``: the share of the pairs of samples in a global batch that come from one shard.
             - ``displacement``: mean |position − rank in the catalog| ÷ samples; 1/3 for a full shuffle.
             - ``reads``: ``rank_requests``, ``rank_bytes``, ``requests``, ``bytes`` of an epoch without caches, and
-              ``readers``, the mean number of ranks that read a block or a part of a piece.
+              ``readers``, the mean number of ranks that read a block or a piece.
             - ``shuffle`` (in words), ``window``, ``window_bytes``, ``lanes``.
 
             Also ``label_column``, ``sampled_steps``, ``labelled_steps``, ``global_batch``, ``epoch``, ``world_size``.

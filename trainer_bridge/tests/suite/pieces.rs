@@ -2,7 +2,7 @@
 
 use crate::common::s3::{S3, storage};
 use crate::common::{Delivered, open, open_whole, pipeline, run_epochs, synth_as};
-use feedstock_dataset::{OpenOptions, Position, Rank, Shuffle, ShuffleKind, Tail};
+use feedstock_dataset::{OpenOptions, Position, Rank, Shuffle, ShuffleKind, StorageOptions, Tail};
 use feedstock_synth::Layout;
 use feedstock_trainer_bridge::Pipeline;
 
@@ -44,21 +44,27 @@ fn tars_on_object_storage_are_read_in_pieces() {
     synth_as(Layout::WebDataset, dir.path(), SAMPLES, 5);
     let quiet = run_epochs(&whole_epochs(pipeline(open_whole(dir.path()), 24)), 1, 1);
     let s3 = S3::holding(dir.path());
-    let options = OpenOptions { block_bytes: 4 << 20, ..s3.options(storage()) };
-    let dataset = s3.try_open(options).unwrap();
-    let pipeline = whole_epochs(
-        pipeline(dataset, 24).shuffle(Shuffle::seeded(7).piece(4).shuffle_bytes(1 << 20)).epochs(2),
-    );
-    let plan = pipeline.plan(Rank::new(0, 1)).unwrap();
-    assert_eq!((plan.fingerprint().version, plan.fingerprint().piece), (2, Some(4)));
-    s3.proxy.forget();
-    let delivered = run_epochs(&pipeline, 1, 2);
-    delivered.assert_once_each();
-    let first: Vec<_> = delivered.0.iter().filter(|((epoch, _), _)| *epoch == 0).collect();
-    assert_eq!(first, quiet.0.iter().collect::<Vec<_>>(), "the order does not change pixels");
-    // A piece that reaches over the end of a tar is read from both.
-    let (requests, tars) = (s3.requests().0 as u64, SAMPLES.div_ceil(90));
-    assert!(requests <= SAMPLES.div_ceil(4) + tars, "{requests} requests for two epochs");
+    // Of a tar, and of some 10 samples.
+    for block_bytes in [4 << 20, 32 << 10] {
+        let unhedged = StorageOptions { hedge: false, ..storage() };
+        let dataset = s3.try_open(OpenOptions { block_bytes, ..s3.options(unhedged) }).unwrap();
+        let pipeline = whole_epochs(
+            pipeline(dataset, 24).shuffle(Shuffle::seeded(7).piece(4).shuffle_bytes(1 << 20)).epochs(2),
+        );
+        let plan = pipeline.plan(Rank::new(0, 1)).unwrap();
+        assert_eq!((plan.fingerprint().version, plan.fingerprint().piece), (2, Some(4)));
+        s3.proxy.forget();
+        let delivered = run_epochs(&pipeline, 1, 2);
+        delivered.assert_once_each();
+        let first: Vec<_> = delivered.0.iter().filter(|((epoch, _), _)| *epoch == 0).collect();
+        assert_eq!(first, quiet.0.iter().collect::<Vec<_>>(), "the order does not change pixels");
+        // A piece that reaches over the end of a tar is read from both.
+        let (requests, tars) = (s3.requests().0 as u64, SAMPLES.div_ceil(90));
+        assert!(
+            requests <= SAMPLES.div_ceil(4) + tars,
+            "{requests} requests for two epochs, blocks of {block_bytes} bytes"
+        );
+    }
 }
 
 /// A state of a release whose default was a shuffle of blocks goes on in that order, in this epoch and later.

@@ -26,16 +26,15 @@ pub struct ExtentReads {
     pub bytes: u64,
 }
 
-/// What all ranks together read in an epoch, without caches: each rank reads each block, or part of a piece in one block, that has
-/// some of its rows once. That holds if the memory for blocks has room for a window. With a full shuffle, each sample is read
-/// alone.
+/// What all ranks together read in an epoch, without caches: each rank reads each block, or piece, that has some of its rows once.
+/// That holds if the memory for blocks has room for a window. With a full shuffle, each sample is read alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochReads {
     /// Requests of all ranks.
     pub requests: f64,
     /// Encoded bytes of all ranks.
     pub bytes: f64,
-    /// Ranks that read a block, or a part of a piece, on average; 1 with a full shuffle.
+    /// Ranks that read a block, or a piece, on average; 1 with a full shuffle.
     pub readers: f64,
 }
 

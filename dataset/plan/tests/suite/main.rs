@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_types, reason = "the tests measure how time grows with the input")]
 
 mod bucket;
+mod joined;
 mod mix;
 mod order;
 mod quality;

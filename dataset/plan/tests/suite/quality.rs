@@ -15,6 +15,8 @@ use std::time::Instant;
 const SAMPLES: u64 = 128_000;
 const BLOCK: u64 = 38;
 const BATCH: u64 = 1_024;
+/// Blocks of a shard: 134 MB.
+const SHARD: usize = 32;
 
 fn sorted_classes() -> PlanInput {
     let mut blocks = vec![BLOCK; (SAMPLES / BLOCK) as usize];
@@ -30,8 +32,14 @@ fn shape(global_batch: u64, world_size: u32) -> StepShape {
     StepShape { size: StepSize::Rows(global_batch), rank: Rank::new(0, world_size), tail: Tail::Drop }
 }
 
+/// Makes the plan of objects, or row groups, of `blocks` blocks each: a request can read over the end of the others.
+fn in_objects(input: PlanInput, blocks: usize, shuffle: &Shuffle) -> Plan {
+    let continued = (1..input.block_starts.len()).map(|block| !block.is_multiple_of(blocks)).collect();
+    Plan::new(input, shuffle).unwrap().with_continued_blocks(continued)
+}
+
 fn sampled(shuffle: &Shuffle) -> (Plan, SampledSteps) {
-    let plan = Plan::new(sorted_classes(), shuffle).unwrap();
+    let plan = in_objects(sorted_classes(), SHARD, shuffle);
     let sampled = SampledSteps::new(&plan, 0, &shape(BATCH, 8)).unwrap();
     (plan, sampled)
 }
@@ -122,10 +130,10 @@ fn pieces_mix_like_a_full_shuffle() {
     }
     // The default of tars on object storage, within 350 MiB: 640,000 requests for 1.28 million images.
     let (of_global, _, reads) = ratios(&mib(256).piece(2));
-    assert!(of_global >= 0.97 && reads.requests < 65_000.0 * 1.05, "{of_global} {reads:?}");
-    // 427,000 requests within 512 MiB.
+    assert!(of_global >= 0.97 && reads.requests <= 64_000.5, "{of_global} {reads:?}");
+    // Within 512 MiB: 427,400 requests. Only the ends of shards cut pieces.
     let (of_global, _, reads) = ratios(&mib(512).piece(3));
-    assert!(of_global >= 0.97 && reads.requests < 43_000.0 * 1.05, "{of_global} {reads:?}");
+    assert!(of_global >= 0.97 && reads.requests <= 43_000.0, "{of_global} {reads:?}");
     // Eight ranks with 256 MiB each.
     let (of_global, of_rank, _) = ratios(&mib(2_048).piece(2));
     assert!(of_global >= 0.99 && of_rank >= 0.95, "{of_global} {of_rank}");
@@ -140,11 +148,12 @@ fn pages_mix_like_a_full_shuffle() {
         // A rank reads the labels of a row group of 32 MiB with one request.
         let labels = 8 * SAMPLES.div_ceil((32 << 20) / 110_000 / samples * samples);
         let block = BLOCK / samples * samples;
+        let in_group = (32 << 20) / 110_000 / block;
         let mut blocks = vec![block; (SAMPLES / block) as usize];
         blocks.extend(Some(SAMPLES % block).filter(|rest| *rest > 0));
         let input = PlanInput { access: page, ..input_of(&blocks, 110_000) };
         let (of_global, of_rank, requests) = {
-            let plan = Plan::new(input, &Shuffle::seeded(7)).unwrap();
+            let plan = in_objects(input, in_group as usize, &Shuffle::seeded(7));
             let steps = SampledSteps::new(&plan, 0, &shape(BATCH, 8)).unwrap();
             let reads = steps.reads(&plan, &stored).unwrap();
             let of_global = steps.global_labels(64, &class).entropy_bits / global.entropy_bits;
