@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from feedstock._agreement import Agreement
-from feedstock._ahead import Ahead
 from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
 from feedstock._device import current_stream, import_torch, imported_torch
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
 from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport, skip_report, warning_report
-from feedstock._rows.steps import RowSteps, compare, functions_of, row_steps
+from feedstock._rows.steps import RowSteps, ahead_of, compare, row_steps
 from feedstock._setup import check, set_up
 from feedstock._workers import source_of
 from feedstock.errors import ConfigError, FeedstockError
@@ -81,11 +80,7 @@ class Loader:
         self._rows: RowSteps | None = row_steps(
             pipeline._functions, pipeline._steps, self.output, pipeline._native, world_size
         )
-        convert, deliver = (
-            (self._convert, None) if self._rows is None else (self._rows.rows_of, self._rows.skips.deliver)
-        )
-        functions = functions_of(pipeline._functions, self._rows)
-        self._ahead = Ahead(functions, convert, deliver) if functions else None
+        self._ahead = ahead_of(pipeline._functions, self._rows, self._convert)
         self._static = options["static"]
         source = None if options["workers"] is None else source_of(options["workers"])
         held = 0 if self._ahead is None else self._ahead.depth

@@ -332,7 +332,7 @@ class Pipeline:
         return self._with("batch", sizes=sizes, tail=tail)
 
     def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Pipeline:
-        """Sets what happens to samples that cannot be decoded.
+        """Sets what happens to samples that cannot be decoded, or on which a function of ``map_rows`` fails.
 
         Args:
             policy: ``"raise"`` (default): SampleError, with the sample's name. ``"skip"``: the row is filled with the

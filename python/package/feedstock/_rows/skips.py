@@ -19,11 +19,10 @@ class Skips:
 
     Args:
         max_fraction: The share of an epoch's samples that may be skipped.
-        planned: Returns the number of this rank's samples in the epoch of a batch, of which the share is counted.
     """
 
-    def __init__(self, max_fraction: float, planned: Callable[[_Place], int]) -> None:
-        self._max_fraction, self._planned = max_fraction, planned
+    def __init__(self, max_fraction: float) -> None:
+        self._max_fraction = max_fraction
         self._lock = threading.Lock()
         self._pending: dict[_Place, list[tuple[int, str]]] = {}
         self.count = 0
@@ -37,8 +36,12 @@ class Skips:
         with self._lock:
             self._pending.setdefault(place, []).extend(skipped)
 
-    def deliver(self, place: _Place) -> None:
+    def deliver(self, place: _Place, planned: Callable[[_Place], int]) -> None:
         """Counts a batch's samples; before the caller gets it.
+
+        Args:
+            place: The batch.
+            planned: Returns the number of this rank's samples in the epoch of a batch.
 
         Raises:
             SampleError: More than ``max_fraction`` of the epoch's samples were skipped. Nothing is counted then.
@@ -49,7 +52,7 @@ class Skips:
             known = self._skipped if epoch == self._epoch else set()
             fresh = {sample: reason for sample, reason in skipped if sample not in known}
             if skipped:
-                self._check(place, len(known) + len(fresh), skipped[-1][1])
+                self._check(place, planned(place), len(known) + len(fresh), skipped[-1][1])
             self._pending.pop(place, None)
             if epoch != self._epoch:
                 self._epoch, self._skipped, self._in_ledger = epoch, set(), 0
@@ -59,8 +62,7 @@ class Skips:
             listed = [(sample, epoch, reason) for sample, reason in fresh.items()]
             self.listed += listed[: LISTED - len(self.listed)]
 
-    def _check(self, place: _Place, count: int, last: str) -> None:
-        planned = self._planned(place)
+    def _check(self, place: _Place, planned: int, count: int, last: str) -> None:
         if count > math.floor(planned * self._max_fraction):
             raise SampleError(
                 f"functions of map_rows failed on {count} of this rank's {planned} samples of epoch {place[0]}, more "

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from feedstock import _feedstock
-from feedstock._ahead import Function
-from feedstock._ahead import functions_of as batch_functions
+from feedstock._ahead import Ahead, Function, functions_of
 from feedstock._check import batch_sizes
 from feedstock._rows.columns import Rows
 from feedstock._rows.function import RowFunction
@@ -62,7 +61,7 @@ class RowSteps:
             )
         self._steps, self._output = steps, output
         policy = _last(steps, "on_error") or {"policy": "raise", "max_fraction": 0.0}
-        self.skips = Skips(policy["max_fraction"], self._planned)
+        self.skips = Skips(policy["max_fraction"])
         skips = self.skips if policy["policy"] == "skip" else None
         rows = _rows_of(steps, world_size)
         self.stages = []
@@ -82,6 +81,10 @@ class RowSteps:
     def rows_of(self, batch: _feedstock.Batch) -> Rows:
         """Returns a batch for the first stage."""
         return Rows.of(batch, self._output)
+
+    def deliver(self, place: tuple[int, int]) -> None:
+        """Counts a batch before the caller gets it; SampleError if too many samples were skipped."""
+        self.skips.deliver(place, self._planned)
 
     def call_of(self, stage: Stage) -> Callable[[Rows], Any]:
         """Returns what a thread runs for a stage; the last one returns what the loader yields."""
@@ -185,11 +188,13 @@ def row_steps(
     return RowSteps(found, steps, output, native, world_size) if found else None
 
 
-def functions_of(functions: Sequence[Any], rows: RowSteps | None) -> list[Function]:
-    """Returns what threads run on batches: the stages of rows, then functions of ``map_python``."""
-    stages = [] if rows is None else rows.stages
-    of_rows = [Function(rows.call_of(stage), stage.batches, str(stage), stage) for stage in stages if rows]
-    return [*of_rows, *batch_functions(one for one in functions if not isinstance(one, RowFunction))]
+def ahead_of(functions: Sequence[Any], rows: RowSteps | None, convert: Callable[[Any], Any]) -> Ahead | None:
+    """Returns what runs a pipeline's functions on batches: the stages of rows, then those of ``map_python``."""
+    of_batches = functions_of(one for one in functions if not isinstance(one, RowFunction))
+    if rows is None:
+        return Ahead(of_batches, convert) if of_batches else None
+    of_rows = [Function(rows.call_of(stage), stage.batches, str(stage), stage) for stage in rows.stages]
+    return Ahead([*of_rows, *of_batches], rows.rows_of, rows.deliver)
 
 
 def compare(saved: Any, identities: list[list[str]]) -> None:
