@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
+import time
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,7 @@ def by_sample(pipeline: fs.Pipeline, name: str, ranks: int = 1, **options: Any) 
         with pipeline.loader(rank, ranks, output="numpy", **options) as loader:
             for batch in loader:
                 found.update(
-                    zip(batch["sample_ids"].tolist(), map(np.ndarray.tobytes, batch[name]), strict=True)
+                    zip(batch["sample_ids"].tolist(), (value.tobytes() for value in batch[name]), strict=True)
                 )
     assert len(found) == 200
     return found
@@ -258,8 +260,10 @@ def test_padding_is_mapped_as_its_sample(labels):
         batches = list(loader)
     assert [int(batch["valid"].sum()) for batch in batches] == [60, 60, 60, 20]
     first = dict(zip(batches[0]["sample_ids"].tolist(), batches[0]["noise"].tolist(), strict=True))
-    last = zip(batches[3]["sample_ids"].tolist()[20:], batches[3]["noise"].tolist()[20:], strict=True)
-    assert all(first[sample] == noise for sample, noise in last)
+    padding = ~batches[3]["valid"]
+    assert padding.sum() == 40
+    for sample, noise in zip(batches[3]["sample_ids"][padding], batches[3]["noise"][padding], strict=True):
+        assert first[int(sample)] == noise
 
 
 def jitter_label(row, rng):
@@ -307,14 +311,15 @@ def test_moves_discard_rows_under_way(labels):
         assert next(iter(loader))["noise"].tolist() == steps[5]
 
 
-def test_small_batches_keep_all_workers_busy(labels):
-    """Two batches of one row are under way for each worker, so two processes meet at a barrier."""
-    import multiprocessing
-
-    barrier = multiprocessing.get_context("spawn").Manager().Barrier(3, timeout=60)
+def test_small_batches_keep_all_workers_busy(labels, tmp_path):
+    """Batches of one row are under way for every worker, so that three rows wait for each other."""
 
     def meet(row, rng):
-        barrier.wait()
+        (tmp_path / str(os.getpid())).touch()
+        deadline = time.monotonic() + 60
+        while len(os.listdir(tmp_path)) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         return {"label": row["label"]}
 
     mapped = labels.batch(1).map_rows(meet, outputs={"label": fs.tensor("int64")}, num_workers=3)

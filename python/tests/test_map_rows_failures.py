@@ -156,7 +156,7 @@ def test_a_skipped_row_is_a_copy_of_its_nearest_good_row(marked, executor):
     assert (sample["sample_id"], sample["epoch"]) == (BAD, 0)
     assert "ZeroDivisionError" in sample["reason"]
     assert ledger is not None
-    assert (ledger["delivered"], ledger["substituted"], ledger["exact"]) == (10, 1, True)
+    assert (ledger["substituted"], ledger["exact"]) == (1, True)
 
 
 def test_a_batch_without_a_good_row_is_invalid_and_zero(labels):
@@ -219,18 +219,20 @@ def test_the_next_request_after_an_error_runs_the_batch_again(marked, tmp_path):
 
 
 DEATHS = {
-    "os._exit(7)": "ended with exit status 7",
-    "os.kill(os.getpid(), 9)": "was killed by SIGKILL",
-    "os.abort()": "was killed by SIGABRT",
+    "ended with exit status 7": lambda: os._exit(7),
+    "was killed by SIGKILL": lambda: os.kill(os.getpid(), 9),
+    "was killed by SIGABRT": os.abort,
 }
 
 
-@pytest.mark.parametrize("how", DEATHS)
-def test_a_process_that_ends_is_replaced_and_its_row_runs_again(marked, tmp_path, how, caplog):
+@pytest.mark.parametrize("end", DEATHS)
+def test_a_process_that_ends_is_replaced_and_its_row_runs_again(marked, tmp_path, end, caplog):
+    die = DEATHS[end]
+
     def dies_once(row, rng):
         if row["is_bad"] and not (tmp_path / "died").exists():
             (tmp_path / "died").touch()
-            eval(how)
+            die()
         return good(row)
 
     caplog.set_level(logging.WARNING, "feedstock.rows")
@@ -238,16 +240,16 @@ def test_a_process_that_ends_is_replaced_and_its_row_runs_again(marked, tmp_path
     expected, _ = run(marked.map_rows(lambda row, rng: good(row), outputs=OUTPUTS, num_workers=1))
     assert np.array_equal(batch["x"], expected["x"])
     assert batch["valid"].all()
-    assert f"a process {DEATHS[how]} while it ran sample {BAD} of epoch 0" in caplog.text
+    assert f"a process {end} while it ran sample {BAD} of epoch 0" in caplog.text
     assert loader.skip_report()["count"] == 0
 
 
-@pytest.mark.parametrize("how", DEATHS)
-def test_a_row_that_ends_two_processes_is_a_bad_sample(marked, how):
-    mapped = marked.map_rows(failing(lambda: eval(how)), outputs=OUTPUTS, num_workers=2)
+@pytest.mark.parametrize("end", DEATHS)
+def test_a_row_that_ends_two_processes_is_a_bad_sample(marked, end):
+    mapped = marked.map_rows(failing(DEATHS[end]), outputs=OUTPUTS, num_workers=2)
     with pytest.raises(fs.SampleError, match="ended two processes") as raised:
         run(mapped)
-    assert f"the second {DEATHS[how]}" in str(raised.value)
+    assert f"the second {end}" in str(raised.value)
     batch, loader = run(mapped, "skip")
     assert batch["valid"].tolist() == [row != BAD for row in range(10)]
     assert loader.skip_report()["count"] == 1
@@ -419,7 +421,7 @@ def test_options_that_contradict_each_other(labels, tmp_path):
     with pytest.raises(fs.ConfigError, match='timeout needs executor="process"'):
         labels.map_rows(len, executor="thread", timeout=3)
     with pytest.raises(
-        fs.ConfigError, match=r"inputs of map_rows\(.*\) must be columns \(label\); got 'labels'"
+        fs.ConfigError, match=r"inputs of map_rows\(.*\) must be columns \(.*label.*\); got 'labels'"
     ):
         labels.map_rows(lambda row, rng: good(row), inputs=["labels"], outputs=OUTPUTS).loader(output="numpy")
     for wrong in ({}, {"x": "float32"}, {"": IMAGE}, {"valid": IMAGE}, ["x"]):

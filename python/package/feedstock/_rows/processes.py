@@ -73,13 +73,16 @@ class _Shared:
         self.busy: set[int] = set()  # drivers with a task
         self.drivers: list[threading.Thread] = []
         self.parent = os.getpid()
+        self._beginning = threading.Lock()  # several batches begin at once
 
     def begin(self, drivers: int) -> None:
-        for number in range(len(self.drivers), drivers):
-            name = f"feedstock-rows-{number}"
-            thread = threading.Thread(target=_Driver(self, number).run, name=name, daemon=True)
-            self.drivers.append(thread)
-            thread.start()
+        """Starts threads until there are ``drivers``."""
+        with self._beginning:
+            for number in range(len(self.drivers), drivers):
+                name = f"feedstock-rows-{number}"
+                thread = threading.Thread(target=_Driver(self, number).run, name=name, daemon=True)
+                self.drivers.append(thread)
+                thread.start()
 
     def end(self) -> None:
         """Ends threads and processes; those that run rows are killed, and their rows are given up."""

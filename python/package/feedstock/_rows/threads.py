@@ -37,6 +37,7 @@ class Threads:
         self._seed, self._number = seed, number
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._beginning = threading.Lock()  # several batches begin at once
         self._closing = threading.Event()
         self._end = weakref.finalize(self, _end, self._tasks, self._closing, workers, os.getpid())
         self._end.atexit = False
@@ -103,11 +104,12 @@ class Threads:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _begin(self) -> None:
-        for number in range(len(self._threads), self._workers):
-            name = f"feedstock-rows-{number}"
-            thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with self._beginning:
+            for number in range(len(self._threads), self._workers):
+                name = f"feedstock-rows-{number}"
+                thread = threading.Thread(target=_work, args=(self._tasks,), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
 
 def _work(tasks: SimpleQueue[_Task | None]) -> None:
