@@ -168,7 +168,8 @@ class Processes:
 
     def close(self) -> None:
         """Ends the processes and waits for them."""
-        self._end()
+        self._end.detach()  # at Python's exit, calling it would do nothing
+        self._shared.end()
         for driver in self._shared.drivers:
             driver.join()
 

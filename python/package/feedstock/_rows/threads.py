@@ -95,7 +95,8 @@ class Threads:
 
     def close(self) -> None:
         """Has the threads end after their rows. The loader waits for them."""
-        self._end()
+        self._end.detach()  # at Python's exit, calling it would do nothing
+        _end(self._tasks, self._closing, self._workers, os.getpid())
 
     def join(self, until: float) -> bool:
         """Waits until ``until``, of ``time.monotonic()``; returns whether all threads have ended."""
