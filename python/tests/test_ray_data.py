@@ -108,7 +108,9 @@ def test_skipped_samples_are_left_out(cluster: RayCluster, tmp_path: Path, image
 
 
 def test_pipelines_that_cannot_be_a_data_set(cluster: RayCluster, pipeline: fs.Pipeline) -> None:
-    with pytest.raises(fs.ConfigError, match="takes no pipeline with map_python; use Dataset.map_batches"):
+    with pytest.raises(
+        fs.ConfigError, match="takes no pipeline with map_python or map_rows; use Dataset.map_batches"
+    ):
         to_ray_data(pipeline.map_python(dict))
     endless = fs.Dataset.mix([(pipeline.dataset, 1)], stop="never").batch(8)
     with pytest.raises(fs.ConfigError, match="needs an epoch that ends"):

@@ -60,3 +60,10 @@ def test_segmentation() -> None:
     # 96 scenes of 64 × 64 pixels, less the frame without a class: each sample counted once over both ranks.
     assert len({line.split()[6] for line in ends}) == 1
     assert int(ends[0].split()[6]) <= 96 * 64 * 64
+
+
+def test_own_augmentation() -> None:
+    lines = torchrun("own_augmentation.py", "--num-workers", 1)
+    ends = [line.split() for line in lines if line.startswith("epoch ")]
+    assert [(words[1], words[-2]) for words in ends] == [("0:", "320"), ("1:", "320")], lines
+    assert float(ends[1][4]) < float(ends[0][4]), lines

@@ -29,6 +29,7 @@ from feedstock._loader import Loader
 from feedstock._options import LoaderOptions
 from feedstock._pipeline import Pipeline
 from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport
+from feedstock._rows.spec import TensorSpec, tensor
 from feedstock._workers import Workers, WorkerSource
 from feedstock.errors import (
     ConfigError,
@@ -101,6 +102,7 @@ __all__ = [
     "SkipReport",
     "Table",
     "Tensor",
+    "TensorSpec",
     "WarningReport",
     "WorkerSource",
     "Workers",
@@ -136,6 +138,7 @@ __all__ = [
     "resize",
     "spec_augment",
     "speed_perturb",
+    "tensor",
     "to_chw",
     "to_f32",
     "tokenize",

@@ -203,6 +203,7 @@ def description(loader: Loader) -> dict[str, Any]:
             for begun in cursor.get("carried", [])
         ],
         "ops": f"{cursor['ops']:016x}",
+        **({} if loader._rows is None else {"map_rows": loader._rows.identities}),
         "world size": loader.world_size,
         **loader._step_shape,
     }

@@ -1,5 +1,8 @@
 """Runs Python functions on batches, on threads, a few batches ahead of the caller.
 
+Functions of ``map_python`` run in these threads. For ``map_rows``, a thread waits for the processes or threads of a
+stage (``_rows``).
+
     native loader ──batch──▶ pool of function 1 ──result──▶ pool of function 2 ──▶ … ──▶ the caller
                              num_threads threads            num_threads threads
 
@@ -19,10 +22,10 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from feedstock import _device
 
@@ -43,6 +46,30 @@ _STACKLEVEL = 4
 
 # A value between two stages. The next stage removes it from the list, so that a future does not keep the value alive.
 _Box = list[Any]
+
+
+class Stage(Protocol):
+    """What has processes or threads to start and end, other than those of this module."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def join(self, until: float) -> bool: ...
+
+
+class Function(NamedTuple):
+    """A function of batches."""
+
+    call: Callable[[Any], Any]
+    threads: int
+    name: str  # in messages
+    stage: Stage | None = None
+
+
+def functions_of(given: Iterable[tuple[Callable[[Any], Any], int | None]]) -> list[Function]:
+    """Returns functions of ``map_python`` with their threads."""
+    return [Function(call, threads or 1, f"map_python: {call!r}") for call, threads in given]
 
 
 class _Pending(NamedTuple):
@@ -132,18 +159,20 @@ class Ahead:
 
     def __init__(
         self,
-        functions: tuple[tuple[Callable[[Any], Any], int | None], ...],
+        functions: Sequence[Function],
         convert: Callable[[Any], Any],
+        deliver: Callable[[tuple[int, int]], None] | None = None,
     ) -> None:
-        self._functions = [(function, threads or 1) for function, threads in functions]
+        self._functions = functions
         self._convert = convert
+        self._deliver = deliver  # before the caller gets a batch; it may refuse that
         self._pending: deque[_Pending] = deque()
         self._taken: tuple[int, int] | None = None  # from the library, and not pending yet
         self._ended = False  # no batch comes after those pending: the epoch's end, or an error
         self._pools: list[_Pool] = []  # by function, once there is a batch
         self._process = os.getpid()
         # Every thread of every function has a batch, and one result waits.
-        self.depth = sum(threads for _, threads in self._functions) + 1
+        self.depth = sum(function.threads for function in functions) + 1
         self.ordinal: int | None = None  # of the CUDA device that the batches are on
 
     def next(self, native: _feedstock.Loader) -> Any:
@@ -161,6 +190,8 @@ class Ahead:
         failure = self._pending[0].last.exception()
         if failure is not None:
             raise failure  # and stays pending
+        if self._deliver is not None:
+            self._deliver(self._pending[0].place)
         done = self._pending.popleft()
         result = done.last.result().pop()
         if done.stream is not None and (now := _device.consumer_stream(self.ordinal)) != done.stream:
@@ -200,7 +231,10 @@ class Ahead:
 
     def _submit(self, batch: _feedstock.Batch) -> None:
         if not self._pools:
-            self._pools = [_Pool(number, threads) for number, (_, threads) in enumerate(self._functions)]
+            for function in self._functions:
+                if function.stage is not None:
+                    function.stage.begin()
+            self._pools = [_Pool(number, function.threads) for number, function in enumerate(self._functions)]
         place = (batch.epoch, batch.position)
         # Results are used on the caller's stream, and torch's current stream differs between threads.
         stream = _device.consumer_stream(self.ordinal)
@@ -219,12 +253,12 @@ class Ahead:
         end.
         """
         value = before.result().pop()
-        function = self._functions[number][0]
+        function = self._functions[number]
         with _device.on_stream(stream):
             try:
-                return [function(self._convert(value) if number == 0 else value)]
+                return [function.call(self._convert(value) if number == 0 else value)]
             except StopIteration as stop:  # would look like the epoch's end
-                raise RuntimeError(f"map_python: {function!r} raised StopIteration") from stop
+                raise RuntimeError(f"{function.name} raised StopIteration") from stop
 
     def first(self) -> tuple[int, int] | None:
         """Returns (epoch, position) of the first batch that was not delivered."""
@@ -253,12 +287,18 @@ class Ahead:
             return
         for pool in pools:
             pool.end()
+        for function in self._functions:
+            if function.stage is not None:
+                function.stage.end()
         until = time.monotonic() + _CLOSE
-        # Before the first batch there are no pools.
-        for pool, (function, _) in zip(pools, self._functions, strict=False):
-            if not pool.join(until):
+        for number, function in enumerate(self._functions):
+            # Before the first batch there are no pools.
+            has_ended = number >= len(pools) or pools[number].join(until)
+            if function.stage is not None:
+                has_ended = function.stage.join(until) and has_ended
+            if not has_ended:
                 warnings.warn(
-                    f"map_python: {function!r} is still running {_CLOSE:g} s after its loader was closed; its result "
+                    f"{function.name} is still running {_CLOSE:g} s after its loader was closed; its result "
                     "is discarded",
                     RuntimeWarning,
                     stacklevel=3,

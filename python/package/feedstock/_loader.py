@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from feedstock._agreement import Agreement
-from feedstock._ahead import Ahead
 from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
 from feedstock._device import current_stream, import_torch, imported_torch
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
 from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport, skip_report, warning_report
+from feedstock._rows.steps import RowSteps, ahead_of, compare, row_steps
 from feedstock._setup import check, set_up
 from feedstock._workers import source_of
 from feedstock.errors import ConfigError, FeedstockError
@@ -44,8 +44,9 @@ class Loader:
     A loader has a single position. For two concurrent passes, make two loaders; they share one thread pool.
 
     Nothing runs before the first batch is requested or ``start_prefetch`` is called. Threads of this process, or
-    ``workers`` on other machines, prepare the batches; child processes never do. ``Loader`` is not a subclass of
-    torch's ``DataLoader``, because frameworks would shard it again and lose samples.
+    ``workers`` on other machines, prepare the batches. Of child processes there are only those that run functions of
+    ``map_rows``. ``Loader`` is not a subclass of torch's ``DataLoader``, because frameworks would shard it again and
+    lose samples.
 
     Args:
         pipeline: The pipeline, with ``batch``.
@@ -75,18 +76,26 @@ class Loader:
         self.pipeline = pipeline
         self.output = options["output"]
         self.restart: bool = options["restart"]
-        self._ahead = Ahead(pipeline._functions, self._convert) if pipeline._functions else None
+        world_size = whole("world_size", world_size, 1)
+        self._rows: RowSteps | None = row_steps(
+            pipeline._functions, pipeline._steps, self.output, pipeline._native, world_size
+        )
+        self._ahead = ahead_of(pipeline._functions, self._rows, self._convert)
         self._static = options["static"]
         source = None if options["workers"] is None else source_of(options["workers"])
         held = 0 if self._ahead is None else self._ahead.depth
         native, self._ordinal = set_up(pipeline._native, source, options, held)
         if self._ahead is not None:
             self._ahead.ordinal = self._ordinal
-        self._native = native.loader(whole("rank", rank), whole("world_size", world_size, 1))
+        self._native = native.loader(whole("rank", rank), world_size)
         if self.output == "numpy" and (place := self._native.place()) != "cpu":
             raise ConfigError(
                 f'output="numpy" needs batches in host memory; they are on {place}. Use output="batch" or "torch" and '
                 'copy the columns that you need: batch["image"].torch().cpu().numpy()'
+            )
+        if self._rows is not None:
+            self._rows.open(
+                pipeline.dataset._native, self._native, lambda first: set_up(first, None, options, 0)[0]
             )
         self._placed = True  # by load_state_dict, seek or set_epoch, and not moved from since
         self._taken: tuple[int, int] | None = None  # (epoch, position) of a batch on its way to the caller
@@ -102,7 +111,8 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Returns an iterator over the rest of the epoch, or the next one. It invalidates earlier iterators."""
         if self._ahead is None or self._ahead.is_empty():
-            self._discard()  # an epoch's end that was not requested
+            if self._ahead is not None:
+                self._ahead.clear()  # an epoch's end that was not requested
             self._native.begin_epoch()
         if self.restart and not self._placed and self.position > 0:
             self._native.abandon_epoch(self.epoch)
@@ -231,7 +241,7 @@ class Loader:
         where it is loaded.
 
         Returns:
-            ``version``, ``epoch``, ``position`` and ``cursor``.
+            ``version``, ``epoch``, ``position`` and ``cursor``; with ``map_rows``, names and versions of its functions.
 
         Example:
             >>> pipeline = fs.Dataset(images).shuffle(seed=7).batch(4)
@@ -247,7 +257,8 @@ class Loader:
             [0, 1, 2, 3, 4, 5, 6, 7]
         """
         epoch, position, cursor = self._state()
-        return {"version": _STATE_VERSION, "epoch": epoch, "position": position, "cursor": cursor}
+        state = {"version": _STATE_VERSION, "epoch": epoch, "position": position, "cursor": cursor}
+        return state if self._rows is None else {**state, "map_rows": self._rows.identities}
 
     def load_state_dict(
         self, state_dict: dict[str, Any], on_change: Literal["error", "next_epoch", "remap"] = "error"
@@ -278,6 +289,7 @@ class Loader:
                 f"state_dict must have version {_STATE_VERSION}, which this release reads; got version {version!r}"
             )
         self._go(state_dict["cursor"], on_change)
+        compare(state_dict.get("map_rows"), [] if self._rows is None else self._rows.identities)
         self._placed = True
 
     def seek(self, step: int) -> None:
@@ -352,8 +364,8 @@ class Loader:
         """Begins to fetch and decode, for example while the program builds its model.
 
         The position does not change. Call it last: ``seek``, ``set_epoch``, ``load_state_dict`` and ``reconfigure``
-        discard what was fetched. Functions of ``map_python`` start with the first request for a batch, which also
-        raises errors of reading.
+        discard what was fetched. Functions of ``map_python`` and ``map_rows`` start with the first request for a
+        batch, which also raises errors of reading.
         """
         self._native.start_prefetch()
 
@@ -363,7 +375,7 @@ class Loader:
         Among them are samples, steps, bytes fetched, seconds in ops and in storage, and slots held.
 
         - ``waited_seconds``: the time that the caller waited for batches. ``waited_map_python_seconds``: the part of it
-          in which functions of ``map_python`` ran. More workers reduce only the rest.
+          in which functions of ``map_python`` and ``map_rows`` ran. More workers reduce only the rest.
         - ``hedges``: how often rows of a slow worker were also requested from another one. ``hedged_samples``: the
           number of these rows. Both are 0 while no worker is slow.
         """
@@ -379,7 +391,11 @@ class Loader:
             ``digest_planned`` and ``digest_delivered``; and ``exact``, which is true if both agree. None before
             anything runs, and after ``close``.
         """
-        return self._native.ledger() or self._last_run[1]
+        return self._ledger() or self._last_run[1]
+
+    def _ledger(self) -> Ledger | None:
+        ledger = self._native.ledger()
+        return ledger if self._rows is None else self._rows.ledger(ledger)
 
     def skip_report(self) -> SkipReport:
         """Returns the samples that ``on_error("skip")`` skipped.
@@ -387,7 +403,8 @@ class Loader:
         Returns:
             ``count``; and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``reason``.
         """
-        return skip_report(*self._native.skip_report())
+        report = skip_report(*self._native.skip_report())
+        return report if self._rows is None else self._rows.report(report)
 
     def warning_report(self) -> WarningReport:
         """Returns the decoders' warnings about samples that were delivered.
@@ -412,7 +429,8 @@ class Loader:
         """Stops reading and decoding, and frees all memory except that of batches that are still held.
 
         The position is kept: iterating again starts there. Functions of ``map_python`` that are running are waited
-        for, up to 10 s. A loader with ``restart=True`` frees its memory at the end of every iteration.
+        for, up to 10 s, and processes of ``map_rows`` are ended. A loader with ``restart=True`` frees its memory at the
+        end of every iteration.
         """
         self._release()
         self._last_run = {}, None
@@ -420,7 +438,7 @@ class Loader:
     def _release(self) -> None:
         """Does the same as ``close``, but keeps the statistics and the ledger."""
         stats = self._native.stats()
-        last_run = (stats, self._native.ledger()) if stats else self._last_run
+        last_run = (stats, self._ledger()) if stats else self._last_run
         if self._undelivered() is not None:
             self._go(self._state()[2])
         try:
@@ -482,6 +500,8 @@ class Loader:
         self._last_run = {}, None
         if self._ahead is not None:
             self._ahead.clear()
+        if self._rows is not None:
+            self._rows.skips.move()
 
 
 _live: weakref.WeakSet[Loader] = weakref.WeakSet()

@@ -52,7 +52,7 @@ class LoaderOptions(SharedOptions, total=False):
             computes. Without CUDA, batches stay in host memory, and one warning is logged. ``"cpu"`` is host memory
             without a warning. ``"auto"`` is the default for Lightning, Accelerate, Transformers and Ray Train, which
             know the trainer's device: its GPU, or host memory if it has none, if ``output`` is not ``"torch"``, or if
-            the pipeline has functions of ``map_python``.
+            the pipeline has functions of ``map_python`` or ``map_rows``.
         finish: Work that the device does, by mapped column: ``{"image": fs.finish_pictures("bfloat16")}``.
         depth: Batches on the device ahead of the one in use, at least 1; default 2.
         static: ``True``: every batch has the same addresses for the life of the loader, as CUDA graphs need. The next

@@ -6,12 +6,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
+
 from feedstock._check import batch_sizes, number, one_of, real, seconds, text, whole, whole_or_none
 from feedstock._joint import JointColumn, joint_chains
 from feedstock._loader import Loader
 from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
 from feedstock._pickles import named_arguments
+from feedstock._rows.function import RowFunction, row_function
+from feedstock._rows.spec import TensorSpec
 from feedstock._simulation import Simulation, simulation_arguments
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 
 #: A method of the native pipeline, and its arguments.
 _Step = tuple[str, dict[str, Any]]
-_Functions = tuple[tuple[Callable[[Any], Any], int | None], ...]
+#: Functions of ``map_rows``, then those of ``map_python`` with their threads.
+_Functions = tuple[RowFunction | tuple[Callable[[Any], Any], int | None], ...]
 
 
 class Pipeline:
@@ -128,6 +133,65 @@ class Pipeline:
                 joint=joint,
             )
         return pipeline
+
+    def map_rows(
+        self,
+        fn: Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]],
+        *,
+        inputs: Iterable[str] | None = None,
+        outputs: Mapping[str, TensorSpec] | None = None,
+        executor: Literal["process", "thread"] = "process",
+        num_workers: int | None = None,
+        timeout: float | None = None,
+        version: str = "",
+    ) -> Pipeline:
+        """Runs ``fn(row, rng)`` on every sample, in processes of this machine, after all maps.
+
+        The loader needs ``output="numpy"`` or ``"torch"`` and batches in host memory. Columns that ``fn`` returns are
+        added to the batch, or take the place of columns with their names. Of several functions, each gets the
+        results of those before it; functions of ``map_python`` come after all of them.
+
+        ``row`` is a dict of the sample's columns: arrays without padding, NumPy scalars, ``str``, ``bytes``, lists.
+        ``fn`` may change them. ``rng`` depends on seed, epoch, sample id and the number of the function only. A
+        function that takes its random numbers from ``rng`` returns the same for any number of ranks and workers,
+        and after a resume.
+
+        A sample on which ``fn`` raises, or returns other columns than ``outputs``, is a bad sample: see ``on_error``.
+        So is one whose process ends twice. See ``docs/python/rows.md``.
+
+        Args:
+            fn: Returns a mapping from column to an array, a CPU tensor or a number. It must be pure.
+            inputs: The columns that ``fn`` gets; default: all. What is left out is not copied.
+            outputs: The dtype and shape of every column that ``fn`` returns. Default: ``loader()`` runs ``fn`` on the
+                first sample of the data set.
+            executor: ``"process"`` (default): new Python processes, to which cloudpickle sends ``fn``. ``"thread"``:
+                threads of this process, for functions that release the GIL.
+            num_workers: Processes or threads; default: the CPU threads of the pipeline (see ``options``).
+            timeout: Seconds that one row may take in a process. A process that takes longer is killed. Default: no
+                limit; after 10 s, a warning names the sample.
+            version: Change it with the function. A state that was saved with another name or version of the function
+                is loaded with a warning.
+
+        Raises:
+            ConfigError: An argument is not valid, or the pipeline has functions of ``map_python``.
+            TypeError: ``fn`` is not callable.
+
+        Example:
+            >>> import numpy as np
+            >>> def brighter(row, rng):
+            ...     return {"image": row["image"] * np.float32(rng.uniform(0.8, 1.2)), "is_first": row["label"] == 0}
+            >>> pipeline = fs.Dataset(images).map("image", fs.decode_image(), fs.resize((8, 8))).batch(4)
+            >>> with pipeline.map_rows(brighter, num_workers=1).loader(output="numpy") as loader:
+            ...     batch = next(iter(loader))
+            >>> batch["image"].dtype, batch["image"].shape, batch["is_first"].dtype
+            (dtype('float32'), (4, 8, 8, 3), dtype('bool'))
+        """
+        if not all(isinstance(one, RowFunction) for one in self._functions):
+            raise ConfigError(
+                "map_rows must come before map_python: functions of batches return any value, which may have no rows"
+            )
+        added = row_function(fn, inputs, outputs, executor, num_workers, timeout, version)
+        return self._changed(self._native, self._steps, (*self._functions, added))
 
     def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:
         """Runs ``fn(batch)`` on every batch in this process; the loader yields the results, in order.
@@ -268,7 +332,7 @@ class Pipeline:
         return self._with("batch", sizes=sizes, tail=tail)
 
     def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Pipeline:
-        """Sets what happens to samples that cannot be decoded.
+        """Sets what happens to samples that cannot be decoded, or on which a function of ``map_rows`` fails.
 
         Args:
             policy: ``"raise"`` (default): SampleError, with the sample's name. ``"skip"``: the row is filled with the
@@ -514,9 +578,14 @@ class Pipeline:
         """Returns the recipe as JSON: which samples, ops and order.
 
         For clients of Arrow Flight, which send it to a worker with ``DoAction("describe", …)`` and then read its lanes.
-        Python functions are not part of it.
+        Functions of ``map_python`` and ``map_rows`` are not part of it.
         """
         return self._native.spec()
+
+    @property
+    def _yields_rows(self) -> bool:
+        """Whether loaders yield the results of ``map_rows``, in the form that their option ``output`` states."""
+        return bool(self._functions) and isinstance(self._functions[-1], RowFunction)
 
     @property
     def _batch(self) -> dict[str, Any]:
@@ -532,7 +601,10 @@ class Pipeline:
 
     def __repr__(self) -> str:
         steps = [f".{method}({_shown(arguments)})" for method, arguments in self._steps]
-        steps += [f".map_python({function!r})" for function, _ in self._functions]
+        steps += [
+            f".{one}" if isinstance(one, RowFunction) else f".map_python({one[0]!r})"
+            for one in self._functions
+        ]
         return f"Pipeline({self.dataset!r}){''.join(steps)}"
 
 

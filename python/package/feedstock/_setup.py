@@ -33,8 +33,8 @@ def check(options: LoaderOptions, *, has_functions: bool) -> None:
         )
     if options["static"] and has_functions:
         raise ConfigError(
-            "static=True keeps one batch at fixed addresses, and map_python works on several batches at once; use "
-            "only one of them"
+            "static=True keeps one batch at fixed addresses, and map_python and map_rows work on several batches at "
+            "once; leave out static, or the functions"
         )
     bfloats = [column for column, how in finish.items() if _is_bfloat(how)]
     if options["output"] == "numpy" and bfloats:
@@ -46,13 +46,13 @@ def check(options: LoaderOptions, *, has_functions: bool) -> None:
 def for_trainer(options: LoaderOptions, device: Any, *, has_functions: bool) -> LoaderOptions:
     """Returns the options of a loader whose batches a trainer would move to its device; replaces ``device="auto"``.
 
-    The GPU of the trainer is chosen for tensors. Host memory is chosen for other outputs, and for functions of
-    ``map_python``, which may use numpy. ``finish`` and other options of a device are then done in host memory.
+    The GPU of the trainer is chosen for tensors. Host memory is chosen for other outputs, and for Python functions,
+    which may use numpy. ``finish`` and other options of a device are then done in host memory.
 
     Args:
         options: All options of the loader.
         device: The trainer's device; None if it is unknown.
-        has_functions: Whether the pipeline has functions of ``map_python``.
+        has_functions: Whether the pipeline has functions of ``map_python`` or ``map_rows``.
     """
     if options["device"] != "auto":
         return options
@@ -83,7 +83,7 @@ def set_up(
         native: The pipeline.
         source: The source of workers, if there is one.
         options: All options of the loader.
-        held: Batches that functions of ``map_python`` hold, in addition to the one that the caller has.
+        held: Batches that Python functions hold, in addition to the one that the caller has.
     """
     if native.threads is None and (threads := assigned_threads()) is not None:
         native = native.options(threads=threads)

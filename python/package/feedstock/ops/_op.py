@@ -68,8 +68,8 @@ def flatten(ops: Iterable[Op | Iterable[Op]]) -> Iterator[Op]:
             yield from flatten(op)
         else:
             raise TypeError(
-                f"ops must be feedstock's, such as fs.decode_image(); got {op!r}. For Python functions of batches use "
-                "Pipeline.map_python(fn)"
+                f"ops must be feedstock's, such as fs.decode_image(); got {op!r}. For Python functions use "
+                "Pipeline.map_rows(fn) of single samples, or Pipeline.map_python(fn) of batches"
             )
 
 

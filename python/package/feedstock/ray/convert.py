@@ -1,6 +1,6 @@
 """Conversions of batches: to tensors, arrays and tables, and to a device.
 
-Results of ``map_python`` that are not a ``Batch`` are passed on unchanged, except for tensors that are moved.
+Results of Python functions that are not a ``Batch`` are passed on unchanged, except for tensors that are moved.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def arrow_table(batch: Any) -> Any:
 
     if not isinstance(batch, Batch):
         raise ConfigError(
-            f"map_python returned {type(batch).__name__}, which is not a table; use batch_format='numpy'"
+            f"Python functions returned {type(batch).__name__}, which is not a table; use batch_format='numpy'"
         )
     return pyarrow.Table.from_batches([pyarrow.record_batch(batch)])
 

@@ -62,7 +62,8 @@ def to_ray_data(
     Columns are those of the batches, and ``sample_id`` (uint64). Encoded columns that no op decodes are bytes.
 
     Args:
-        pipeline: The pipeline, without ``map_python``. Its global batch size is the number of rows of a table.
+        pipeline: The pipeline, without ``map_python`` and ``map_rows``. Its global batch size is the number of rows of
+            a table.
         epoch: The epoch; default 0.
         tasks: The number of read tasks; default: two for each that the cluster runs at a time, at most one a batch.
         cpus_per_task: CPUs that a task reserves with Ray, and its threads; default 1.
@@ -81,7 +82,7 @@ def to_ray_data(
     """
     if pipeline._functions:
         raise ConfigError(
-            "to_ray_data takes no pipeline with map_python; use Dataset.map_batches of the result"
+            "to_ray_data takes no pipeline with map_python or map_rows; use Dataset.map_batches of the result"
         )
     if not cpus_per_task > 0:
         raise ConfigError(f"cpus_per_task must be > 0; got {cpus_per_task}")

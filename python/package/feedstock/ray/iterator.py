@@ -94,8 +94,8 @@ class DataIterator:
     def loader(self) -> Loader:
         """The :class:`feedstock.Loader`, which is opened now if it was not.
 
-        It yields :class:`feedstock.Batch`; with ``map_python``, the results of its functions. Another one takes over
-        if a method needs batches elsewhere; see ``device``.
+        It yields :class:`feedstock.Batch`; with ``map_python`` or ``map_rows``, the results of the functions. Another
+        one takes over if a method needs batches elsewhere; see ``device``.
         """
         loader = self._loader
         return self._on(self._plain()) if loader is None else loader
@@ -104,13 +104,15 @@ class DataIterator:
         """Returns the options of the loader for plain iteration."""
         return self._for(train_device() if needs_device(self._options) else None)
 
-    def _for(self, device: Any) -> LoaderOptions:
-        """Returns the options of the loader of batches for ``device``."""
-        has_functions = bool(self._recipe.pipeline()._functions)
+    def _for(self, device: Any, rows: Output | None = None) -> LoaderOptions:
+        """Returns the options of the loader of batches for ``device``, which ``map_rows`` gives the form ``rows``."""
+        pipeline = self._recipe.pipeline()
+        has_functions = bool(pipeline._functions)
         options: LoaderOptions = {**self._options, "output": "torch"}
         options = for_trainer(options, device, has_functions=has_functions)
-        # Without functions, every form is made of a Batch.
-        return {**options, "output": self._output if has_functions else "batch"}
+        if not has_functions:
+            return {**options, "output": "batch"}  # of which every form is made
+        return {**options, "output": rows if rows and pipeline._yields_rows else self._output}
 
     def _on(self, options: LoaderOptions) -> Loader:
         """Returns the loader with these options. If it had others, a new one takes over its position."""
@@ -269,7 +271,7 @@ class DataIterator:
             dtypes: The dtype of all tensors of the pipeline's columns, or a dict by column; default: unchanged.
             device: The device; ``"auto"`` (default): the one that Ray Train gave this worker, or the CPU outside of a
                 worker. For a GPU, the loader copies its page-locked slots while the model computes, unless
-                ``collate_fn`` is given, the pipeline has functions of ``map_python``, or the iterator's own option
+                ``collate_fn`` is given, the pipeline has Python functions, or the iterator's own option
                 ``device`` is not ``"auto"``. Otherwise batches are moved when they are taken.
             collate_fn: A function of the batch as NumPy arrays by column (a ``pyarrow.Table`` or ``pandas.DataFrame``
                 for Ray's ``ArrowBatchCollateFn`` or ``PandasBatchCollateFn``). Tensors in its result are moved.
@@ -285,7 +287,7 @@ class DataIterator:
         if collate_fn is not None and dtypes is not None:
             raise ConfigError("collate_fn and dtypes exclude each other; convert in collate_fn")
         place = (train_device() or "cpu") if device == "auto" else device
-        options = self._for(place if collate_fn is None else None)
+        options = self._for(*((place, "torch") if collate_fn is None else (None, "numpy")))
         self._on(options)
         self._prepare(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         collate = torch_with(dtypes) if collate_fn is None else collated(collate_fn)
@@ -314,7 +316,7 @@ class DataIterator:
 
         The other arguments are those of :meth:`iter_torch_batches`.
         """
-        options = self._for(None)
+        options = self._for(None, "numpy")
         self._on(options)
         self._prepare(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         convert = FORMATS.get(batch_format or "pyarrow")
@@ -336,7 +338,12 @@ class DataIterator:
         import pyarrow
         from ray.data import Schema
 
-        with self._recipe.pipeline().loader() as probe:
+        pipeline = self._recipe.pipeline()
+        if pipeline._yields_rows:
+            raise ConfigError(
+                "there is no schema: map_rows yields dicts of arrays, which have no Arrow types"
+            )
+        with pipeline.loader() as probe:
             batch = next(iter(probe))
         if not isinstance(batch, Batch):
             raise ConfigError(

@@ -34,7 +34,7 @@ class DataConfig(ray.train.DataConfig):  # type: ignore[misc]
         TorchTrainer(loop, datasets={"train": pipeline, "val": evaluation}, dataset_config=DataConfig(restart=["val"]))
 
     ``datasets`` may contain pipelines and Ray Data's data sets; Ray handles the latter. Pipelines are pickled as
-    recipes: names, options, and the functions of ``map_python`` by cloudpickle.
+    recipes: names, options, and the functions of ``map_python`` and ``map_rows`` by cloudpickle.
 
     Args:
         datasets_to_split: As in Ray: ``"all"`` (default), or the names of those that are split among the workers. Each
