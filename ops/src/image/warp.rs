@@ -143,7 +143,7 @@ pub(crate) fn warp(source: &[u8], size: Size, mapping: Mapping, style: WarpStyle
         (Interpolation::Nearest, Mapping::Affine(matrix)) => nearest(source, size, matrix, fill, out),
         (Interpolation::Nearest, Mapping::Perspective(_)) => {
             let (width, height) = (f64::from(size.width), f64::from(size.height));
-            for (out, (x, y)) in places(out, size, mapping) {
+            places(out, size, mapping).for_each(|(out, (x, y))| {
                 let is_inside = x >= 0.0 && x < width && y >= 0.0 && y < height;
                 #[expect(
                     clippy::cast_possible_truncation,
@@ -152,7 +152,7 @@ pub(crate) fn warp(source: &[u8], size: Size, mapping: Mapping, style: WarpStyle
                 )]
                 let pixel = is_inside.then(|| (y as usize * size.width as usize + x as usize) * 3);
                 out.copy_from_slice(pixel.map_or(&fill, |at| &source[at..at + 3]));
-            }
+            });
         }
         (Interpolation::Bilinear, _) => bilinear(source, size, mapping, fill, out),
     }
@@ -223,29 +223,32 @@ fn nearest(source: &[u8], size: Size, matrix: [f64; 6], fill: [u8; 3], out: &mut
 fn bilinear(source: &[u8], size: Size, mapping: Mapping, fill: [u8; 3], out: &mut [u8]) {
     let (width, height) = (f64::from(size.width), f64::from(size.height));
     let clamp = |value: f64, limit: u32| value.clamp(0.0, f64::from(limit - 1)) as usize;
-    for (out, (x, y)) in places(out, size, mapping) {
+    let floor = |value: f64| {
+        let toward_zero = value as i64 as f64; // without a call, which `f64::floor` is on the oldest x86-64
+        if toward_zero > value { toward_zero - 1.0 } else { toward_zero }
+    };
+    places(out, size, mapping).for_each(|(out, (x, y))| {
         let is_inside = x >= 0.0 && x < width && y >= 0.0 && y < height;
         if !is_inside {
-            out.copy_from_slice(&fill);
-            continue;
+            return out.copy_from_slice(&fill);
         }
         let (x, y) = (x - 0.5, y - 0.5);
-        let (left, top) = (x.floor(), y.floor());
+        let (left, top) = (floor(x), floor(y));
         let (dx, dy) = (x - left, y - top);
         let columns = [clamp(left, size.width), clamp(left + 1.0, size.width)];
-        let rows = [clamp(top, size.height), clamp(top + 1.0, size.height)];
+        let upper = clamp(top, size.height) * size.width as usize;
+        // Pillow repeats the upper row below the last one.
+        let lower =
+            if top + 1.0 < height { clamp(top + 1.0, size.height) * size.width as usize } else { upper };
+        let corners = [upper + columns[0], upper + columns[1], lower + columns[0], lower + columns[1]];
+        let [a, b, c, d] = corners.map(|at| &source[at * 3..at * 3 + 3]);
+        let mix = |from: f64, to: f64, share: f64| from + share * (to - from);
         for (channel, out) in out.iter_mut().enumerate() {
-            let value = |row: usize, column: usize| {
-                f64::from(source[(rows[row] * size.width as usize + columns[column]) * 3 + channel])
-            };
-            let mix = |from: f64, to: f64, share: f64| from + share * (to - from);
-            let upper = mix(value(0, 0), value(0, 1), dx);
-            // Pillow repeats the upper row below the last one.
-            let lower = if top + 1.0 < height { mix(value(1, 0), value(1, 1), dx) } else { upper };
+            let [a, b, c, d] = [a, b, c, d].map(|pixel| f64::from(pixel[channel]));
             // Pillow truncates.
-            *out = mix(upper, lower, dy) as u8;
+            *out = mix(mix(a, b, dx), mix(c, d, dx), dy) as u8;
         }
-    }
+    });
 }
 
 #[cfg(test)]
