@@ -257,7 +257,8 @@ unsafe fn crops(a: &CropArguments) {
                     f32::from(whole_level(sum / down.total))
                 };
                 let sum = along.pixels.clone().fold(0.0, |sum, at| sum + column(at) * along.weight(at));
-                let pixel = (u64::from(crop.row) * u64::from(a.height) + u64::from(to_y)) * u64::from(a.width)
+                let pixel = (u64::from(crop.row) * u64::from(a.height) + u64::from(to_y))
+                    * u64::from(a.width)
                     + u64::from(to_x);
                 let to = Address(a.output.0 + pixel * 3 + u64::from(c));
                 // SAFETY: the caller's contract: the row is stored there, and nothing else uses it.
