@@ -15,7 +15,9 @@ Examples:
 as :value, in the order shown.
   decode_image,random_resized_crop:224:scale=0.2..1,horizontal_flip
 Values are numbers, true or false, words, 224x288 (height x width), 0.2..1 (a range)
-or 1/2/3 (a list). Parameters that are not given have their defaults.";
+or 1/2/3 (a list); those of random_apply and random_choice are ops in brackets:
+  random_apply:[color_jitter:0.8:0.8:0.8:0.2,solarize:128]:0.8
+Parameters that are not given have their defaults.";
 
 /// List the ops and their parameters.
 #[derive(Args)]

@@ -11,6 +11,7 @@
 //! s₁ = mix((s₀ ^ epoch) + γ)
 //! s₂ = mix((s₁ ^ sample_id) + γ)                        the SampleSeed
 //! s₂ = mix((s₂ ^ salt) + γ)                             only for a chain that has a salt
+//! s₂ = mix((s₂ ^ k) + γ)                                only for the ops within op k, such as those of random_apply
 //! op(i): xoshiro256++ with state SplitMix64(mix((s₂ ^ i) + γ))   as its authors seed it
 //! ```
 //! A salt separates the draws of two chains that read one column. It is the same fold, from 0, over a tag (1: an output's
@@ -54,6 +55,20 @@ impl SampleSeed {
     #[must_use]
     pub fn salted(self, salt: Salt) -> Self {
         salt.0.map_or(self, |word| Self(absorb(self.0, word)))
+    }
+
+    /// Returns the seed that the ops within the op at `index` draw from; the first of them has index 0 again.
+    ///
+    /// ```
+    /// use feedstock_ops::SampleSeed;
+    ///
+    /// let sample = SampleSeed::new(7, 3, 42);
+    /// assert_ne!(sample.within(1).op(0).next_u64(), sample.op(1).next_u64());
+    /// assert_ne!(sample.within(1).op(0).next_u64(), sample.within(2).op(0).next_u64());
+    /// ```
+    #[must_use]
+    pub fn within(self, index: usize) -> Self {
+        Self(absorb(self.0, index as u64))
     }
 
     /// Returns the generator of the op at `index` (0-based, counting every op of the chain).
@@ -179,6 +194,17 @@ mod tests {
             let first: u64 = case["first"].as_str().unwrap().parse().unwrap();
             let op = usize::try_from(of[3]).unwrap();
             assert_eq!(SampleSeed::new(of[0], of[1], of[2]).op(op).next_u64(), first, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn ops_within_an_op_absorb_its_index_then_theirs() {
+        for case in crate::golden::references()["seeds"]["within"].as_array().unwrap() {
+            let path: Vec<usize> = serde_json::from_value(case["path"].clone()).unwrap();
+            let (op, outer) = path.split_last().unwrap();
+            let seed = outer.iter().fold(SampleSeed::new(7, 1, 42), |seed, index| seed.within(*index));
+            let first: u64 = case["first"].as_str().unwrap().parse().unwrap();
+            assert_eq!(seed.op(*op).next_u64(), first, "{case}");
         }
     }
 

@@ -134,7 +134,7 @@ impl Checked {
     }
 }
 
-const IMAGE_CHAINS: [&str; 7] = [
+const IMAGE_CHAINS: [&str; 9] = [
     "decode_image,resize:224x224",
     "decode_image:scaled=false,resize:224x224:filter=bicubic",
     "decode_image,random_resized_crop:224:scale=0.05..0.3,horizontal_flip,normalize,to_chw",
@@ -142,6 +142,8 @@ const IMAGE_CHAINS: [&str; 7] = [
     "decode_image:exif_orientation=true,resize:600,center_crop:512",
     "decode_image,random_crop:64:pad_if_needed=true,trivial_augment",
     "decode_image,center_crop:3000,rand_augment",
+    "decode_image,pad:200:padding_mode=reflect,random_crop:512,random_apply:[gaussian_blur:51:9..9,rotate:30]:1",
+    "decode_image,gaussian_blur:23,vertical_flip:1,center_crop:2900",
 ];
 
 /// Returns a PNG of these pixels.

@@ -138,6 +138,46 @@ def test_padding_has_the_fill_of_its_column(segmentation: Path) -> None:
     assert padded > 1000
 
 
+WARPS = [
+    fs.pad((3, 5)),
+    fs.center_crop((60, 64)),
+    fs.vertical_flip(),
+    fs.rotate(30),
+    fs.random_apply([fs.affine(10, translate=(0.1, 0.1), scale=(0.8, 1.2))], 0.8),
+    fs.random_choice([fs.perspective(0.4, 1.0, interpolation="nearest"), fs.horizontal_flip(1.0)]),
+]
+
+
+def test_masks_follow_flips_and_warps(segmentation: Path) -> None:
+    columns = {"image": fs.image(fill=3), "mask": fs.mask(fill=77)}
+    outside = 0
+    for sample in rows(fs.Dataset(segmentation).map(columns, WARPS)).values():
+        border = sample["mask"] == 77
+        outside += int(border.sum())
+        assert (sample["image"][border] == 3).all()
+        assert (sample["image"][~border][:, 0] == sample["mask"][~border] * 13).all()
+    assert outside > 1000
+
+
+def test_vertical_flips_are_pillows(segmentation: Path) -> None:
+    columns = {"image": fs.image(), "mask": fs.mask()}
+    ops = fs.center_crop((50, 60)), fs.vertical_flip(1.0)
+    plain = rows(fs.Dataset(segmentation).map(columns, ops[:1]))
+    for identity, sample in rows(fs.Dataset(segmentation).map(columns, ops)).items():
+        for name, value in sample.items():
+            image = Image.fromarray(plain[identity][name])
+            assert (value == np.asarray(image.transpose(Image.Transpose.FLIP_TOP_BOTTOM))).all()
+
+
+def test_colour_ops_leave_masks(segmentation: Path) -> None:
+    colour = fs.grayscale(1.0), fs.gaussian_blur(5), fs.random_apply([fs.solarize(99, 1.0)], 1.0)
+    columns = {"image": fs.image(), "mask": fs.mask()}
+    plain = rows(fs.Dataset(segmentation).map(columns, OPS[:2]))
+    for identity, sample in rows(fs.Dataset(segmentation).map(columns, OPS[:2], colour)).items():
+        assert (sample["mask"] == plain[identity]["mask"]).all()
+        assert (sample["image"] != plain[identity]["image"]).any()
+
+
 def test_two_joint_maps_draw_differently_and_each_agrees(segmentation: Path) -> None:
     data = fs.Dataset(segmentation)
     chain = [fs.decode_image(), *OPS[:2]]
@@ -206,6 +246,10 @@ def test_mistakes_are_named(segmentation: Path) -> None:
     both = {"image": fs.image(), "mask": fs.mask()}
     with pytest.raises(fs.ConfigError, match="rand_augment.*moves pixels of the image"):
         data.map(both, fs.rand_augment(), fs.resize((8, 8)))
+    with pytest.raises(fs.ConfigError, match="auto_augment.*moves pixels of the image"):
+        data.map(both, fs.random_apply([fs.auto_augment()]), fs.resize((8, 8)))
+    with pytest.raises(fs.ConfigError, match="has its fill.*rotate"):
+        data.map(both, fs.random_apply([fs.rotate(3, fill=3)]), fs.resize((8, 8)))
     with pytest.raises(fs.ConfigError, match="takes no output"):
         data.map(both, fs.resize((8, 8)), output="x")
     with pytest.raises(fs.ConfigError, match="must have at least one column"):

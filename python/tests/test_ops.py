@@ -17,6 +17,15 @@ CALLS = {
     "center_crop": {"size": 32},
     "random_crop": {"size": 32},
     "random_resized_crop": {"size": (32, 48)},
+    "pad": {"padding": 4},
+    "rotate": {"degrees": 30},
+    "affine": {"degrees": 30},
+    "gaussian_blur": {"kernel_size": 9},
+    "adjust_sharpness": {"sharpness_factor": 2.0},
+    "solarize": {"threshold": 128},
+    "posterize": {"bits": 4},
+    "random_apply": {"ops": [fs.invert()]},
+    "random_choice": {"ops": [fs.invert(), fs.equalize()]},
     "decode_audio": {},
     "resample": {"sample_rate": 16_000},
     "random_crop_seconds": {"seconds": 1.0},
@@ -105,6 +114,24 @@ def test_first_ops_take_their_parameters(op):
         fs.random_crop(32, padding=4, pad_if_needed=True),
         fs.random_resized_crop(32, scale=(0.2, 1.0), ratio=(1.0, 1.0), filter="lanczos"),
         fs.color_jitter(0.4, 0.4, 0.4, 0.1),
+        fs.vertical_flip(0.3),
+        fs.pad((1, 2, 3, 4), fill=(1, 2, 3), padding_mode="symmetric"),
+        fs.rotate((-10, 20), interpolation="bilinear", center=(3, 4.5), fill=9),
+        fs.affine(
+            10, translate=(0.1, 0.2), scale=(0.8, 1.2), shear=(-5, 5, 0, 2), interpolation="bilinear", fill=9,
+            center=(3, 4),
+        ),
+        fs.perspective(0.3, 0.2, interpolation="nearest", fill=(1, 2, 3)),
+        fs.grayscale(0.2),
+        fs.gaussian_blur(23, (0.1, 2.0)),
+        fs.gaussian_blur(23, 1.5),
+        fs.adjust_sharpness(2.0, 0.3),
+        fs.solarize(128, 0.2),
+        fs.posterize(4, 0.2),
+        fs.auto_augment("cifar10", interpolation="bilinear", fill=(1, 2, 3)),
+        fs.random_apply(fs.color_jitter(0.4), 0.8),
+        fs.random_apply([fs.invert(), [fs.rotate(3), fs.random_apply([fs.equalize()])]]),
+        fs.random_choice([fs.solarize(128), fs.equalize()], probabilities=[0.25, 0.75]),
         fs.rand_augment(1, 5, num_magnitude_bins=10, interpolation="bilinear", fill=(1, 2, 3)),
         fs.trivial_augment(num_magnitude_bins=10, interpolation="bilinear", fill=[1, 2, 3]),
         fs.random_erasing(1.0, scale=(0.1, 0.2), ratio=(1.0, 1.0), value="random"),
@@ -112,7 +139,7 @@ def test_first_ops_take_their_parameters(op):
         fs.normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2)),
         fs.to_chw(),
     ],
-)
+)  # fmt: skip
 def test_image_ops_take_their_parameters(op):
     ops._op.chain_json([fs.decode_image(), fs.resize((48, 64)), op])
 
@@ -158,6 +185,38 @@ def test_a_preset_is_the_native_one_with_changes():
     fields = json.loads(fs.log_mel_torchaudio(64).to_json())
     assert fields["n_mels"] == 64
     assert fields["mel_scale"] == "htk"
+
+
+def test_a_chain_of_simclr_is_described():
+    chain = [
+        fs.decode_image(),
+        fs.random_resized_crop(224),
+        fs.horizontal_flip(),
+        fs.random_apply([fs.color_jitter(0.8, 0.8, 0.8, 0.2)], 0.8),
+        fs.grayscale(0.2),
+        fs.random_apply([fs.gaussian_blur(23)]),
+    ]
+    inner = json.loads(chain[3].to_json())["ops"]
+    assert inner == [
+        {"op": "color_jitter", "brightness": 0.8, "contrast": 0.8, "saturation": 0.8, "hue": 0.2}
+    ]
+    ops._op.chain_json(chain)
+
+
+def test_ops_within_ops_are_checked():
+    decoded = [fs.decode_image(), fs.resize((48, 64))]
+    with pytest.raises(
+        fs.ConfigError, match=r"op 2 \(random_apply\): op 1 \(resize\): changes the image's size"
+    ):
+        ops._op.chain_json([*decoded, fs.random_apply([fs.invert(), fs.resize(8)])])
+    with pytest.raises(fs.ConfigError, match="must have at least one op"):
+        ops._op.chain_json([*decoded, fs.random_apply([])])
+    with pytest.raises(fs.ConfigError, match="probabilities must be 1 finite numbers"):
+        ops._op.chain_json([*decoded, fs.random_choice([fs.invert()], probabilities=[1, 2])])
+    with pytest.raises(TypeError, match=r"fs.random_apply\(ops, 1.0\) is several ops"):
+        fs.random_choice([[fs.invert(), fs.equalize()], fs.solarize(3)])
+    with pytest.raises(TypeError, match="map_python"):
+        fs.random_apply([lambda x: x])
 
 
 def test_bad_parameters_are_refused_when_a_chain_is_described():

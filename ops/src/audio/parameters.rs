@@ -10,20 +10,6 @@ const MAX_SECONDS: f64 = 3600.0;
 /// Samples of one waveform, and elements of one row: 1 GiB of f32, 18 hours at 16 kHz.
 pub(crate) const MAX_ELEMENTS: usize = 1 << 28;
 
-/// Reads `lo..hi`, `[lo, hi]`, or one number for both.
-pub(crate) fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 2], D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a number, or a range as 0.5..1.5")]
-    enum Form {
-        One(f64),
-        Two([f64; 2]),
-    }
-    Ok(match Form::deserialize(deserializer)? {
-        Form::One(value) => [value; 2],
-        Form::Two(range) => range,
-    })
-}
-
 /// Reads a list, or one number.
 pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
     #[derive(Deserialize)]

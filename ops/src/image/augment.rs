@@ -1,23 +1,11 @@
-//! The operations that `rand_augment` and `trivial_augment` choose from, as torchvision's `_apply_op` on PIL images
-//! defines them.
+//! The operations that `auto_augment`, `rand_augment` and `trivial_augment` choose from, as torchvision's `_apply_op` on PIL
+//! images defines them.
 
+use super::augmenter::Augmenter;
 use super::enhance;
 use super::geometry::Size;
-use super::warp::{self, Interpolation};
-use crate::buffer::fit;
+use super::warp::{self, WarpStyle};
 use crate::seed::Generator;
-
-/// Working memory of augmentations that read neighbours.
-#[derive(Default)]
-pub(crate) struct Augmenter {
-    spare: Vec<u8>,
-}
-
-impl Augmenter {
-    pub(crate) fn kept_bytes(&self) -> usize {
-        self.spare.capacity()
-    }
-}
 
 /// One operation of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +24,13 @@ pub(crate) enum Augmentation {
     Solarize,
     AutoContrast,
     Equalize,
+    /// Only in policies of `auto_augment`.
+    Invert,
 }
 
 use Augmentation as A;
 
-/// The policies' operations, in torchvision's order.
+/// The operations that `rand_augment` and `trivial_augment` draw, in torchvision's order.
 const ALL: [Augmentation; 14] = [
     A::Identity,
     A::ShearX,
@@ -70,11 +60,17 @@ pub(crate) struct Strength {
     pub(crate) posterize: f32,
 }
 
-/// How warps read and what they leave in place of moved pixels.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WarpStyle {
-    pub(crate) interpolation: Interpolation,
-    pub(crate) fill: [u8; 3],
+impl Strength {
+    /// Of `auto_augment` and `rand_augment`, for an image of this size.
+    pub(crate) fn moderate(size: Size) -> Self {
+        Self {
+            shear: 0.3,
+            translate: [150.0 / 331.0 * size.width as f32, 150.0 / 331.0 * size.height as f32],
+            rotate: 30.0,
+            enhance: 0.9,
+            posterize: 4.0,
+        }
+    }
 }
 
 impl Augmentation {
@@ -89,7 +85,7 @@ impl Augmentation {
     pub(crate) fn magnitude(self, strength: Strength, bin: u32, bins: u32) -> f64 {
         let to = |most: f32| f64::from(linspace(0.0, most, bin, bins));
         match self {
-            A::Identity | A::AutoContrast | A::Equalize => 0.0,
+            A::Identity | A::AutoContrast | A::Equalize | A::Invert => 0.0,
             A::ShearX | A::ShearY => to(strength.shear),
             A::TranslateX => to(strength.translate[0]),
             A::TranslateY => to(strength.translate[1]),
@@ -104,7 +100,7 @@ impl Augmentation {
 
     /// Half of the draws take the negative magnitude.
     pub(crate) fn is_signed(self) -> bool {
-        !matches!(self, A::Identity | A::Posterize | A::Solarize | A::AutoContrast | A::Equalize)
+        !matches!(self, A::Identity | A::Posterize | A::Solarize | A::AutoContrast | A::Equalize | A::Invert)
     }
 
     /// Draws the sign and applies the operation to a dense RGB image.
@@ -130,30 +126,27 @@ impl Augmentation {
         style: WarpStyle,
         augmenter: &mut Augmenter,
     ) {
-        let matrix = match self {
+        let mapping = match self {
             A::Identity => return,
             A::ShearX => warp::shear(magnitude, 0.0),
             A::ShearY => warp::shear(0.0, magnitude),
             A::TranslateX => warp::translate(magnitude.trunc(), 0.0),
             A::TranslateY => warp::translate(0.0, magnitude.trunc()),
-            A::Rotate => warp::rotate(magnitude, size),
+            A::Rotate => warp::rotate(magnitude, warp::middle(size)),
             A::Brightness => return enhance::brightness(pixels, 1.0 + magnitude),
             A::Color => return enhance::saturation(pixels, 1.0 + magnitude),
             A::Contrast => return enhance::contrast(pixels, 1.0 + magnitude),
             A::Sharpness => {
-                let width = size.width as usize;
-                return enhance::sharpness(pixels, width, 1.0 + magnitude, &mut augmenter.spare);
+                return enhance::sharpness(pixels, size.width as usize, 1.0 + magnitude, augmenter.spare());
             }
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "2 … 8 bits")]
             A::Posterize => return enhance::posterize(pixels, magnitude as u32),
             A::Solarize => return enhance::solarize(pixels, magnitude),
             A::AutoContrast => return enhance::autocontrast(pixels),
             A::Equalize => return enhance::equalize(pixels),
+            A::Invert => return enhance::invert(pixels),
         };
-        fit(&mut augmenter.spare, pixels.len());
-        augmenter.spare.clear();
-        augmenter.spare.extend_from_slice(pixels);
-        warp::affine(&augmenter.spare, size, matrix, style.interpolation, style.fill, pixels);
+        augmenter.warp(pixels, size, mapping, style);
     }
 }
 
@@ -172,10 +165,11 @@ fn linspace(start: f32, end: f32, bin: u32, bins: u32) -> f32 {
 mod tests {
     use super::*;
     use crate::golden;
+    use crate::image::warp::Interpolation;
     use crate::image::{DecodeImage, decode_rgb};
 
     fn by_name(name: &str) -> Option<Augmentation> {
-        ALL.into_iter().find(|op| format!("{op:?}") == name)
+        ALL.into_iter().chain([A::Invert]).find(|op| format!("{op:?}") == name)
     }
 
     #[test]
@@ -201,7 +195,7 @@ mod tests {
             match by_name(name) {
                 Some(op) => {
                     seen.insert(format!("{op:?}"));
-                    let style = WarpStyle { interpolation, fill: [10, 200, 30] };
+                    let style = WarpStyle { interpolation, fill: [10, 200, 30].into() };
                     op.apply(magnitude, &mut pixels, size, style, &mut Augmenter::default());
                 }
                 None => enhance::hue(&mut pixels, magnitude),
@@ -216,22 +210,15 @@ mod tests {
                 "{case}: {differing} by up to {most:?}"
             );
         }
-        assert_eq!(seen.len(), ALL.len());
+        assert_eq!(seen.len(), ALL.len() + 1); // with Invert
     }
 
     #[test]
     fn magnitudes_are_torchvisions() {
         let size = Size { height: 48, width: 64 };
-        let rand = Strength {
-            shear: 0.3,
-            translate: [150.0 / 331.0 * size.width as f32, 150.0 / 331.0 * size.height as f32],
-            rotate: 30.0,
-            enhance: 0.9,
-            posterize: 4.0,
-        };
         let trivial =
             Strength { shear: 0.99, translate: [32.0; 2], rotate: 135.0, enhance: 0.99, posterize: 6.0 };
-        for (policy, strength) in [("rand_augment", rand), ("trivial_augment", trivial)] {
+        for (policy, strength) in [("rand_augment", Strength::moderate(size)), ("trivial_augment", trivial)] {
             let tables = golden::references()["magnitudes"][policy].as_object().unwrap().clone();
             assert_eq!(tables.len(), ALL.len());
             for (name, table) in tables {

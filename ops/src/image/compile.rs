@@ -2,9 +2,11 @@
 
 use super::convert::Convert;
 use super::decode::{DecodeImage, DecodeMode};
+use super::fill::Fill;
 use super::geometry::Size;
+use super::in_place::{Choice, Group, InPlace, Mirror, PixelOp, Warp, WarpByNearest};
 use super::stages::{Stage, Stages};
-use super::step::{ByNearest, Crop, FloatOp, Mirror, PixelOp, ResizedCrop, Resizing, Step};
+use super::step::{ByNearest, Crop, FloatOp, ResizedCrop, Resizing, Step};
 use crate::plan::{Named, at};
 use crate::resources::Needs;
 use crate::spec::{DType, Layout, TensorSpec};
@@ -45,7 +47,7 @@ pub(crate) struct Compiler {
 impl Compiler {
     fn push(&mut self, step: Step) -> Result<()> {
         if self.is_f32() {
-            let mirror_commutes = matches!(step, Step::Mirror(_)) && self.floats.is_empty();
+            let mirror_commutes = matches!(step, Step::InPlace(InPlace::Mirror(_))) && self.floats.is_empty();
             if !mirror_commutes {
                 return Err(Error::config("works on bytes; put it before to_f32 and normalize"));
             }
@@ -74,9 +76,10 @@ impl Compiler {
         self.convert.dtype != DType::U8
     }
 
-    /// Adds a crop to `size`.
-    pub(crate) fn crop(&mut self, size: Size, crop: impl Crop + 'static) -> Result<()> {
-        self.size = Some(size);
+    /// Adds a crop, to `size` if all images get the same.
+    pub(crate) fn crop(&mut self, size: impl Into<Option<Size>>, crop: impl Crop + 'static) -> Result<()> {
+        self.check_fill(crop.padding().1)?;
+        self.size = size.into();
         self.push(Step::Crop(Box::new(crop)))
     }
 
@@ -94,7 +97,57 @@ impl Compiler {
     }
 
     pub(crate) fn mirror(&mut self, mirror: impl Mirror + 'static) -> Result<()> {
-        self.push(Step::Mirror(Box::new(mirror)))
+        self.push(Step::InPlace(InPlace::Mirror(Box::new(mirror))))
+    }
+
+    /// Adds a warp, which takes the nearest pixels of a mask.
+    pub(crate) fn warp(&mut self, warp: impl Warp + 'static) -> Result<()> {
+        self.check_fill(warp.style().fill)?;
+        let warp: Box<dyn Warp> = if self.is_mask() { Box::new(WarpByNearest(warp)) } else { Box::new(warp) };
+        self.push(Step::InPlace(InPlace::Warp(warp)))
+    }
+
+    /// # Errors
+    /// `BadConfig` for a colour where the image has one channel.
+    pub(crate) fn check_fill(&self, fill: Fill) -> Result<()> {
+        if fill.is_gray() || self.convert.mode.is_rgb() {
+            return Ok(());
+        }
+        Err(Error::config("fill must be one number for an image of one channel"))
+    }
+
+    /// Adds a group of ops that keep the image's size and type, of which `choice` runs some.
+    pub(crate) fn group(
+        &mut self,
+        ops: &[Named<'_, dyn ImageOp>],
+        choice: impl Choice + 'static,
+    ) -> Result<()> {
+        if ops.is_empty() {
+            return Err(Error::config("ops must have at least one op"));
+        }
+        let (outer, before) = (self.index, (self.convert, self.floats.len()));
+        let (stages, mut steps) = (std::mem::take(&mut self.stages), Vec::new());
+        for (index, Named { name, op }) in ops.iter().enumerate() {
+            self.index = index;
+            self.add(*op).map_err(at(index, name))?;
+            let mut keeps_image = (self.convert, self.floats.len()) == before;
+            for Stage { index, step } in self.stages.drain(..) {
+                match step {
+                    Step::InPlace(step) => steps.push((index, step)),
+                    _ => keeps_image = false,
+                }
+            }
+            if !keeps_image {
+                let error = "changes the image's size or type; ops that run at random must keep both";
+                return Err(at(index, name)(Error::config(error)));
+            }
+        }
+        (self.index, self.stages) = (outer, stages);
+        self.push(Step::InPlace(InPlace::Group(Group { choice: Box::new(choice), steps })))
+    }
+
+    fn add(&mut self, op: Option<&dyn ImageOp>) -> Result<()> {
+        op.map_or_else(|| Err(Error::config("does not work on images")), |op| op.compile(self))
     }
 
     /// Adds an op on colours, which leaves masks unchanged.
@@ -107,7 +160,7 @@ impl Compiler {
         if self.is_mask() {
             return Ok(());
         }
-        self.push(Step::Pixels(Box::new(op)))
+        self.push(Step::InPlace(InPlace::Pixels(Box::new(op))))
     }
 
     /// Adds an op on the converted image, of three channels.
@@ -166,8 +219,12 @@ impl Compiler {
                  center_crop:224, or resize:224x224",
             )
         })?;
-        let mirror_in_convert =
-            !convert.is_identity() && matches!(stages.last(), Some(Stage { step: Step::Mirror(_), .. }));
+        let flips = if convert.is_identity() {
+            0
+        } else {
+            stages.iter().rev().take_while(|stage| stage.is_flip()).count()
+        };
+        let flips_in_convert = stages.len() - flips;
         let geometry_end = stages.iter().rposition(|stage| stage.step.is_geometry()).map_or(0, |i| i + 1);
         let (h, w) = (size.height as usize, size.width as usize);
         let shape = match (convert.layout, convert.channels()) {
@@ -176,7 +233,7 @@ impl Compiler {
             (_, channels) => vec![h, w, channels],
         };
         let output = TensorSpec::new(convert.dtype, shape, convert.layout);
-        Ok(Stages { decode, list: stages, geometry_end, mirror_in_convert, convert, floats, size, output })
+        Ok(Stages { decode, list: stages, geometry_end, flips_in_convert, convert, floats, size, output })
     }
 }
 
@@ -197,9 +254,7 @@ pub(super) fn stages(ops: &[Named<'_, dyn ImageOp>]) -> Result<Stages> {
     };
     for (index, Named { name, op }) in (1..).zip(rest) {
         compiler.index = index;
-        let added =
-            op.map_or_else(|| Err(Error::config("does not work on images")), |op| op.compile(&mut compiler));
-        added.map_err(at(index, name))?;
+        compiler.add(*op).map_err(at(index, name))?;
     }
     compiler.finish(decode.clone())
 }

@@ -1,6 +1,7 @@
 //! The one pass that converts, normalises, mirrors and lays out a finished image.
 
 use super::decode::DecodeMode;
+use super::geometry::Flips;
 use super::rows::flip_rgb;
 use crate::spec::{DType, Layout};
 
@@ -43,26 +44,24 @@ impl Convert {
         (self.scale, self.bias) = (scale, bias);
     }
 
-    /// Converts a dense RGB image, `width` wide, into `out`, mirrored if `flip` is true.
-    pub(crate) fn run(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+    /// Converts a dense RGB image, `width` wide, into `out`, flipped by `flips`.
+    pub(crate) fn run(&self, rgb: &[u8], width: usize, flips: Flips, out: &mut [u8]) {
         if !self.mode.is_rgb() {
-            return self.one_channel(rgb, width, flip, out);
+            return self.one_channel(rgb, width, flips, out);
         }
         match (self.layout == Layout::Chw, self.dtype == DType::F32) {
             (false, false) => {
                 out.copy_from_slice(rgb);
-                if flip {
-                    flip_rgb(out, width);
-                }
+                flip_rgb(out, width, flips);
             }
-            (false, true) => self.interleaved_f32(rgb, width, flip, out),
-            (true, false) => planar_u8(rgb, width, flip, out),
-            (true, true) => self.planar_f32(rgb, width, flip, out),
+            (false, true) => self.interleaved_f32(rgb, width, flips, out),
+            (true, false) => planar_u8(rgb, width, flips, out),
+            (true, true) => self.planar_f32(rgb, width, flips, out),
         }
     }
 
     /// Writes the first channel. With one channel, all layouts are the same.
-    fn one_channel(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+    fn one_channel(&self, rgb: &[u8], width: usize, flips: Flips, out: &mut [u8]) {
         let (scale, bias) = (self.scale[0], self.bias[0]);
         let is_f32 = self.dtype == DType::F32;
         let bytes = self.dtype.bytes();
@@ -73,9 +72,9 @@ impl Convert {
                 out[0] = pixel[0];
             }
         };
-        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * bytes)) {
+        for (row, out) in rows(rgb, width, flips).zip(out.chunks_exact_mut(width * bytes)) {
             let pixels = row.chunks_exact(3);
-            if flip {
+            if flips.horizontal {
                 pixels.rev().zip(out.chunks_exact_mut(bytes)).for_each(write);
             } else {
                 pixels.zip(out.chunks_exact_mut(bytes)).for_each(write);
@@ -83,18 +82,18 @@ impl Convert {
         }
     }
 
-    fn interleaved_f32(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+    fn interleaved_f32(&self, rgb: &[u8], width: usize, flips: Flips, out: &mut [u8]) {
         let value = |channel: usize, byte: u8| {
             (f32::from(byte) * self.scale[channel] + self.bias[channel]).to_ne_bytes()
         };
-        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * 12)) {
+        for (row, out) in rows(rgb, width, flips).zip(out.chunks_exact_mut(width * 12)) {
             let write = |(pixel, out): (&[u8], &mut [u8])| {
                 for channel in 0..3 {
                     out[channel * 4..channel * 4 + 4].copy_from_slice(&value(channel, pixel[channel]));
                 }
             };
             let pixels = row.chunks_exact(3);
-            if flip {
+            if flips.horizontal {
                 pixels.rev().zip(out.chunks_exact_mut(12)).for_each(write);
             } else {
                 pixels.zip(out.chunks_exact_mut(12)).for_each(write);
@@ -102,16 +101,16 @@ impl Convert {
         }
     }
 
-    fn planar_f32(&self, rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+    fn planar_f32(&self, rgb: &[u8], width: usize, flips: Flips, out: &mut [u8]) {
         let plane = rgb.len() / 3 * 4;
         for (channel, out) in out.chunks_exact_mut(plane).enumerate() {
             let (scale, bias) = (self.scale[channel], self.bias[channel]);
-            for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width * 4)) {
+            for (row, out) in rows(rgb, width, flips).zip(out.chunks_exact_mut(width * 4)) {
                 let write = |(pixel, out): (&[u8], &mut [u8])| {
                     out.copy_from_slice(&(f32::from(pixel[channel]) * scale + bias).to_ne_bytes());
                 };
                 let pixels = row.chunks_exact(3);
-                if flip {
+                if flips.horizontal {
                     pixels.rev().zip(out.chunks_exact_mut(4)).for_each(write);
                 } else {
                     pixels.zip(out.chunks_exact_mut(4)).for_each(write);
@@ -121,12 +120,21 @@ impl Convert {
     }
 }
 
-fn planar_u8(rgb: &[u8], width: usize, flip: bool, out: &mut [u8]) {
+/// Returns the rows of an image, from the bottom if they are exchanged.
+fn rows(rgb: &[u8], width: usize, flips: Flips) -> impl Iterator<Item = &[u8]> {
+    let (length, count) = (width * 3, rgb.len() / (width * 3));
+    (0..count).map(move |row| {
+        let start = if flips.vertical { count - 1 - row } else { row } * length;
+        &rgb[start..start + length]
+    })
+}
+
+fn planar_u8(rgb: &[u8], width: usize, flips: Flips, out: &mut [u8]) {
     let plane = rgb.len() / 3;
     for (channel, out) in out.chunks_exact_mut(plane).enumerate() {
-        for (row, out) in rgb.chunks_exact(width * 3).zip(out.chunks_exact_mut(width)) {
+        for (row, out) in rows(rgb, width, flips).zip(out.chunks_exact_mut(width)) {
             let pixels = row.chunks_exact(3).map(|pixel| pixel[channel]);
-            if flip {
+            if flips.horizontal {
                 pixels.rev().zip(out).for_each(|(value, out)| *out = value);
             } else {
                 pixels.zip(out).for_each(|(value, out)| *out = value);
@@ -153,14 +161,18 @@ mod tests {
             if dtype == DType::F32 {
                 convert.normalize(op.scale_and_bias());
             }
-            for flip in [false, true] {
+            for (horizontal, vertical) in [(false, false), (true, false), (false, true), (true, true)] {
                 // One byte off, to show that the alignment is free.
                 let mut out = vec![0; rgb.len() * dtype.bytes() + 1];
-                convert.run(&rgb, width, flip, &mut out[1..]);
+                convert.run(&rgb, width, Flips { horizontal, vertical }, &mut out[1..]);
                 for (y, x, c) in
                     (0..height).flat_map(|y| (0..width).flat_map(move |x| (0..3).map(move |c| (y, x, c))))
                 {
-                    let byte = rgb[(y * width + if flip { width - 1 - x } else { x }) * 3 + c];
+                    let (from_x, from_y) = (
+                        if horizontal { width - 1 - x } else { x },
+                        if vertical { height - 1 - y } else { y },
+                    );
+                    let byte = rgb[(from_y * width + from_x) * 3 + c];
                     let element = if layout == Layout::Chw {
                         (c * height + y) * width + x
                     } else {

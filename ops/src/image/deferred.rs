@@ -1,7 +1,7 @@
 //! Rows whose images are decoded later, by a GPU: the JPEG unchanged, and what its chain would have shown of it.
 //!
 //! ```text
-//! chain.deferring(share) ─▶ apply_ragged ─▶ | JPEG or pixels | 64 bytes: which of them, size, view, window, mirrored |
+//! chain.deferring(share) ─▶ apply_ragged ─▶ | JPEG or pixels | 64 bytes: which of them, size, view, window, flips |
 //! ```
 //! Which images are deferred is a pure function of (seed, epoch, sample) and the image's bytes. A JPEG stays with the
 //! CPU where decoders in hardware differ or fail: progressive and 12-bit ones, CMYK, unusual sampling; turned by EXIF;
@@ -47,6 +47,8 @@ pub struct Shown {
     pub window: [f64; 4],
     /// Left and right are exchanged, in the row.
     pub mirrored: bool,
+    /// Top and bottom are exchanged, in the row.
+    pub upended: bool,
 }
 
 /// A row of a chain that defers.
@@ -94,12 +96,13 @@ impl<'a> DeferredRow<'a> {
         };
         match word(0) {
             0 => Ok(Self::Pixels(content)),
-            kind @ (1 | 2) => {
+            kind @ 1..=4 => {
                 let shown = Shown {
                     picture: Size { height: word(1), width: word(2) },
                     view: Rect { x: word(3), y: word(4), width: word(5), height: word(6) },
                     window: std::array::from_fn(real),
-                    mirrored: kind == 2,
+                    mirrored: kind == 2 || kind == 4,
+                    upended: kind > 2,
                 };
                 Ok(Self::Jpeg(content, shown))
             }
@@ -110,10 +113,10 @@ impl<'a> DeferredRow<'a> {
     fn write(self, out: &mut [u8]) {
         let (content, trailer) = out.split_at_mut(out.len() - TRAILER_BYTES);
         trailer.fill(0);
-        if let Self::Jpeg(bytes, Shown { picture, view, window, mirrored }) = self {
+        if let Self::Jpeg(bytes, Shown { picture, view, window, mirrored, upended }) = self {
             content.copy_from_slice(bytes);
             let words = [
-                1 + u32::from(mirrored),
+                1 + u32::from(mirrored) + 2 * u32::from(upended),
                 picture.height,
                 picture.width,
                 view.x,
@@ -211,14 +214,16 @@ impl Stages {
             }
             _ => false,
         };
-        let is_mirrored = |stage: &Stage| matches!(stage.step, Step::Mirror(_));
-        if is_one_cut && self.convert.is_identity() && self.floats.is_empty() && rest.iter().all(is_mirrored)
+        if is_one_cut
+            && self.convert.is_identity()
+            && self.floats.is_empty()
+            && rest.iter().all(Stage::is_flip)
         {
             return Ok(());
         }
         Err(Error::config(
             "a GPU decodes for chains of decode_image, then random_resized_crop, resize, or resize and one crop, all with \
-             the filter bilinear, then at most horizontal_flip; leave the rest to finish_pictures, or to the CPU",
+             the filter bilinear, then at most horizontal_flip and vertical_flip; leave the rest to finish_pictures, or to the CPU",
         ))
     }
 
@@ -226,7 +231,7 @@ impl Stages {
     /// would decode it at a fraction of its size, which is another image.
     fn shown(&self, opened: &Opened<'_>, seed: SampleSeed) -> Option<Shown> {
         let picture = opened.size();
-        let (geometry, flips) = self.list.split_at(self.geometry_end);
+        let geometry = &self.list[..self.geometry_end];
         let (view, window, decoded) = match geometry {
             [Stage { index, step: Step::ResizedCrop(op) }] => {
                 let view = op.draw(picture, &mut seed.op(*index));
@@ -251,15 +256,13 @@ impl Stages {
         if self.is_scaled() && opened.is_halved(decoded.size(), self.size) {
             return None;
         }
-        let mirrored = flips.iter().fold(false, |mirrored, Stage { index, step }| match step {
-            Step::Mirror(op) => mirrored ^ op.draw(&mut seed.op(*index)),
-            _ => mirrored,
-        });
+        let flips = self.flips(self.geometry_end, seed);
         Some(Shown {
             picture,
             view,
             window: [window.left, window.top, window.width, window.height],
-            mirrored,
+            mirrored: flips.horizontal,
+            upended: flips.vertical,
         })
     }
 }

@@ -146,6 +146,16 @@ pub(crate) fn posterize(pixels: &mut [u8], bits: u32) {
     pixels.iter_mut().for_each(|value| *value &= mask);
 }
 
+/// Inverts all values.
+pub(crate) fn invert(pixels: &mut [u8]) {
+    pixels.iter_mut().for_each(|value| *value = 255 - *value);
+}
+
+/// Writes the luma to all channels, as torchvision's `rgb_to_grayscale` with three channels.
+pub(crate) fn grayscale(pixels: &mut [u8]) {
+    pixels.chunks_exact_mut(3).for_each(|pixel| pixel.fill(luma(pixel)));
+}
+
 /// Inverts all values at or above `threshold`.
 pub(crate) fn solarize(pixels: &mut [u8], threshold: f64) {
     let table: [u8; 256] =

@@ -105,6 +105,35 @@ impl Rect {
     }
 }
 
+/// What a flip exchanges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Axis {
+    /// Left and right.
+    Horizontal,
+    /// Top and bottom.
+    Vertical,
+}
+
+/// What several flips exchange together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Flips {
+    /// Left and right are exchanged.
+    pub(crate) horizontal: bool,
+    /// Top and bottom are exchanged.
+    pub(crate) vertical: bool,
+}
+
+impl Flips {
+    /// Adds a flip; two along one axis cancel.
+    #[must_use]
+    pub(crate) fn and(self, axis: Axis) -> Self {
+        match axis {
+            Axis::Horizontal => Self { horizontal: !self.horizontal, ..self },
+            Axis::Vertical => Self { vertical: !self.vertical, ..self },
+        }
+    }
+}
+
 /// How resizing weighs source pixels: Pillow's antialiased filters of the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

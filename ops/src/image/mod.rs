@@ -8,6 +8,8 @@
 //! ```
 
 pub(crate) mod augment;
+pub(crate) mod augmenter;
+pub(crate) mod blur;
 mod buffer;
 pub(crate) mod compile;
 mod convert;
@@ -15,9 +17,12 @@ pub(crate) mod decode;
 mod deferred;
 mod encode;
 pub(crate) mod enhance;
+pub(crate) mod fill;
 pub(crate) mod geometry;
+pub(crate) mod in_place;
 pub(crate) mod limits;
 mod plan;
+pub(crate) mod policies;
 mod resample;
 mod restarts;
 mod row_index;
@@ -39,6 +44,7 @@ pub use decode::{
 };
 pub use deferred::{DeferredRow, Shown};
 pub use encode::{ShrinkImage, Shrinker};
+pub use fill::{Fill, PaddingMode};
 pub use geometry::{Filter, Rect, Size};
 pub use restarts::{Marked, RestartMarkers, Unmarked};
 pub use row_index::RowIndex;

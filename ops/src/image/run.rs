@@ -8,18 +8,18 @@
 //! only the crop. The last op that moves pixels writes into the caller's row: the resize or copy for u8 HWC, the
 //! conversion otherwise. Each thread has three buffers, for one decoded image and two intermediate ones.
 
-use super::augment::Augmenter;
+use super::augmenter::Augmenter;
 use super::buffer::Buffer;
 use super::decode::{Demand, JpegDecoder, Opened};
-use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::geometry::{Filter, Flips, Rect, Size, Window, needed};
 use super::row_index::{RowIndex, Rows};
-use super::rows::{copy_rows, flip_rgb};
+use super::rows::{copy_rows, pad_rows};
 use super::sampler::Sampler;
 use super::stages::{Stage, Stages};
-use super::step::{Resizing, Step};
+use super::step::{Crop, Resizing, Step};
 use super::working::working_bytes;
 use crate::scratch::{Part, Scratch};
-use crate::seed::{Generator, SampleSeed};
+use crate::seed::SampleSeed;
 use crate::warning::Warnings;
 use crate::working::Scope;
 use feedstock_base::{Error, Result};
@@ -126,39 +126,33 @@ pub(super) fn run(
 impl Run<'_> {
     fn all(mut self) -> Result<()> {
         let mut next = 0;
-        while let Some(Stage { index, step }) = self.stages.list.get(next) {
-            let generator = &mut self.seed.op(*index);
-            if let Step::Mirror(op) = step
-                && self.stages.mirror_in_convert
-                && next + 1 == self.stages.list.len()
-            {
-                return self.finish(op.draw(generator));
-            }
-            next += self.step(step, generator, next)?;
+        while next < self.stages.flips_in_convert {
+            next += self.step(next)?;
         }
-        self.finish(false)
+        let flips = self.stages.flips(next, self.seed);
+        self.finish(flips)
     }
 
     /// Runs the step of the stage `at`; returns the number of stages that are done with it.
-    fn step(&mut self, step: &Step, generator: &mut Generator, at: usize) -> Result<usize> {
+    fn step(&mut self, at: usize) -> Result<usize> {
+        let (Stage { index, step }, seed) = (&self.stages.list[at], self.seed);
         match step {
             Step::Resize(op) => return self.resize(&**op, at),
             Step::Crop(op) => {
                 let (padded, offset) = op.padded(self.size())?;
-                self.pad(padded, offset, op.fill())?;
-                self.narrow(op.rect(padded, generator));
+                self.pad(padded, offset, &**op)?;
+                self.narrow(op.rect(padded, &mut seed.op(*index)));
             }
             Step::ResizedCrop(op) => {
-                self.narrow(op.draw(self.size(), generator));
+                self.narrow(op.draw(self.size(), &mut seed.op(*index)));
                 self.resample(op.size(), op.filter(), None, at + 1 == self.stages.geometry_end)?;
             }
-            Step::Mirror(op) => {
-                if op.draw(generator) {
-                    self.in_place(|pixels, size, _| flip_rgb(pixels, size.width as usize), at)?;
-                }
-            }
-            Step::Pixels(op) => {
-                self.in_place(|pixels, size, augmenter| op.run(pixels, size, generator, augmenter), at)?;
+            Step::InPlace(step) if step.is_idle(*index, seed) => {}
+            Step::InPlace(step) => {
+                self.in_place(
+                    |pixels, size, augmenter| step.run((*index, seed), pixels, size, augmenter),
+                    at,
+                )?;
             }
         }
         Ok(1)
@@ -253,10 +247,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Pads with `fill` to `size`, with the image at `[y, x]`.
-    fn pad(&mut self, size: Size, [y, x]: [u32; 2], fill: u8) -> Result<()> {
-        let inner = self.size();
-        if inner == size {
+    /// Pads to `size`, with the image at `offset`, `[y, x]`.
+    fn pad(&mut self, size: Size, offset: [u32; 2], op: &dyn Crop) -> Result<()> {
+        if self.size() == size {
             return Ok(());
         }
         size.check().map_err(|error| Error::bad_sample(format!("padding: {}", error.message())))?;
@@ -266,14 +259,9 @@ impl Run<'_> {
         };
         let (source, target, next) = pair(&mut self.scratch.buffers, index);
         let target = target.take(size.rgb_bytes());
-        target.fill(fill);
-        let (length, width) = (inner.width as usize * 3, size.width as usize);
-        for row in 0..inner.height as usize {
-            let from = ((view.y as usize + row) * stride + view.x as usize) * 3;
-            let to = ((y as usize + row) * width + x as usize) * 3;
-            target[to..to + length].copy_from_slice(&source.bytes()[from..from + length]);
-        }
-        self.at = Place::Buffer { index: next, stride: width, view: Rect::of(size), window: None };
+        pad_rows(source.bytes(), (stride, view), (target, size), offset, op.padding());
+        self.at =
+            Place::Buffer { index: next, stride: size.width as usize, view: Rect::of(size), window: None };
         Ok(())
     }
 
@@ -311,7 +299,7 @@ impl Run<'_> {
     }
 
     /// Writes the row, unless it is written already, and runs the f32 ops on it.
-    fn finish(mut self, flip: bool) -> Result<()> {
+    fn finish(mut self, flips: Flips) -> Result<()> {
         let (convert, size) = (self.stages.convert, self.stages.size);
         if convert.is_identity() {
             self.dense(usize::MAX)?;
@@ -321,7 +309,7 @@ impl Run<'_> {
                 return Err(Error::bug("an image to convert is in its row already"));
             };
             let rgb = &self.scratch.buffers[index].bytes()[..size.rgb_bytes()];
-            convert.run(rgb, size.width as usize, flip, self.out);
+            convert.run(rgb, size.width as usize, flips, self.out);
         }
         for (index, op) in &self.stages.floats {
             op.run(self.out, size, convert.layout, &mut self.seed.op(*index));

@@ -2,7 +2,8 @@
 
 use super::convert::Convert;
 use super::decode::{DecodeImage, DecodeMode};
-use super::geometry::{Rect, Size};
+use super::geometry::{Flips, Rect, Size};
+use super::in_place::InPlace;
 use super::step::{FloatOp, Step};
 use crate::seed::SampleSeed;
 use crate::spec::TensorSpec;
@@ -13,8 +14,8 @@ pub(super) struct Stages {
     pub(super) list: Vec<Stage>,
     /// All geometry stages are before this one.
     pub(super) geometry_end: usize,
-    /// The last stage mirrors, and the conversion does that.
-    pub(super) mirror_in_convert: bool,
+    /// This stage and all after it flip, and the conversion does that.
+    pub(super) flips_in_convert: usize,
     pub(super) convert: Convert,
     /// Ops after the conversion to f32, each with its index in the chain.
     pub(super) floats: Vec<(usize, Box<dyn FloatOp>)>,
@@ -28,10 +29,24 @@ pub(super) struct Stage {
     pub(super) step: Step,
 }
 
+impl Stage {
+    pub(super) fn is_flip(&self) -> bool {
+        matches!(self.step, Step::InPlace(InPlace::Mirror(_)))
+    }
+}
+
 impl Stages {
     /// Whether JPEGs may be decoded at a fraction of their size: not if their values are classes.
     pub(super) fn is_scaled(&self) -> bool {
         self.decode.scaled && self.decode.mode != DecodeMode::Indices
+    }
+
+    /// Returns what the stages from `first` on exchange, all of which flip.
+    pub(super) fn flips(&self, first: usize, seed: SampleSeed) -> Flips {
+        self.list[first..].iter().fold(Flips::default(), |flips, Stage { index, step }| match step {
+            Step::InPlace(InPlace::Mirror(op)) if op.draw(&mut seed.op(*index)) => flips.and(op.axis()),
+            _ => flips,
+        })
     }
 
     /// Whether a stage crops.

@@ -1,7 +1,8 @@
 //! The kinds of steps that ops on images become. A plan knows these kinds; it does not know the ops.
 
-use super::augment::Augmenter;
+use super::fill::{Fill, PaddingMode};
 use super::geometry::{Filter, Rect, Size};
+use super::in_place::InPlace;
 use crate::seed::Generator;
 use crate::spec::Layout;
 use feedstock_base::Result;
@@ -11,14 +12,13 @@ pub(super) enum Step {
     Crop(Box<dyn Crop>),
     Resize(Box<dyn Resizing>),
     ResizedCrop(Box<dyn ResizedCrop>),
-    Mirror(Box<dyn Mirror>),
-    Pixels(Box<dyn PixelOp>),
+    InPlace(InPlace),
 }
 
 impl Step {
     /// True for steps that change the size.
     pub(super) fn is_geometry(&self) -> bool {
-        matches!(self, Self::Crop(_) | Self::Resize(_) | Self::ResizedCrop(_))
+        !matches!(self, Self::InPlace(_))
     }
 }
 
@@ -33,10 +33,8 @@ pub(crate) trait Crop: Send + Sync {
     /// Returns the rectangle in the padded image.
     fn rect(&self, padded: Size, generator: &mut Generator) -> Rect;
 
-    /// Returns the value that every channel of the padding has.
-    fn fill(&self) -> u8 {
-        0
-    }
+    /// Returns what the padding shows, and its value if that is one.
+    fn padding(&self) -> (PaddingMode, Fill);
 }
 
 /// Resizes the whole image.
@@ -59,28 +57,6 @@ pub(crate) trait ResizedCrop: Send + Sync {
     fn size(&self) -> Size;
 
     fn filter(&self) -> Filter;
-}
-
-/// Exchanges left and right, or leaves the image unchanged.
-pub(crate) trait Mirror: Send + Sync {
-    /// Returns true if the sample of this generator is mirrored.
-    fn draw(&self, generator: &mut Generator) -> bool;
-}
-
-/// Changes pixels in place and keeps the size.
-pub(crate) trait PixelOp: Send + Sync {
-    /// Works on dense RGB.
-    fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter);
-
-    /// True if it moves pixels, so that a mask would no longer fit its image.
-    fn moves_pixels(&self) -> bool {
-        false
-    }
-
-    /// True if it may copy the image into the buffer of `augmenter`, which counts as working memory.
-    fn copies_image(&self) -> bool {
-        false
-    }
 }
 
 /// A resize, or a crop and resize, by the nearest pixel.

@@ -67,13 +67,9 @@ impl Walk<'_> {
                     self.resample(op.size(), op.filter(), next + 1 == self.stages.geometry_end);
                     1
                 }
-                Step::Mirror(_) => {
+                Step::InPlace(step) => {
                     self.dense(next);
-                    1
-                }
-                Step::Pixels(op) => {
-                    self.dense(next);
-                    if op.copies_image() {
+                    if step.copies_image() {
                         self.augmented = self.augmented.max(rgb(self.size()));
                     }
                     1

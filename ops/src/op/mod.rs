@@ -37,24 +37,43 @@ const STARTS: &str = "decode_image, decode_audio, tokenize or tokenize_chars";
 /// Ops on images.
 #[cfg(feature = "image")]
 pub(crate) mod image {
+    mod adjust_sharpness;
+    mod affine;
+    mod auto_augment;
+    mod autocontrast;
     mod center_crop;
     mod color_jitter;
     mod decode_image;
+    mod equalize;
+    mod gaussian_blur;
+    mod grayscale;
     mod horizontal_flip;
+    mod invert;
     mod normalize;
+    mod pad;
+    mod perspective;
+    mod posterize;
     mod rand_augment;
+    mod random_apply;
+    mod random_choice;
     mod random_crop;
     mod random_erasing;
     mod random_resized_crop;
     mod resize;
+    mod rotate;
+    mod solarize;
     mod to_chw;
     mod to_f32;
     mod trivial_augment;
+    mod vertical_flip;
 
     pub(crate) use crate::image::DecodeImage;
     pub use {
-        center_crop::*, color_jitter::*, horizontal_flip::*, normalize::*, rand_augment::*, random_crop::*,
-        random_erasing::*, random_resized_crop::*, resize::*, to_chw::*, to_f32::*, trivial_augment::*,
+        adjust_sharpness::*, affine::*, auto_augment::*, autocontrast::*, center_crop::*, color_jitter::*,
+        equalize::*, gaussian_blur::*, grayscale::*, horizontal_flip::*, invert::*, normalize::*, pad::*,
+        perspective::*, posterize::*, rand_augment::*, random_apply::*, random_choice::*, random_crop::*,
+        random_erasing::*, random_resized_crop::*, resize::*, rotate::*, solarize::*, to_chw::*, to_f32::*,
+        trivial_augment::*, vertical_flip::*,
     };
 }
 
@@ -252,12 +271,44 @@ ops! {
         RandomResizedCrop::new = random_resized_crop(size: impl Into<Size>);
         /// Mirror left and right.
         HorizontalFlip::new = horizontal_flip(probability: f64);
+        /// Exchange top and bottom.
+        VerticalFlip::new = vertical_flip(probability: f64);
+        /// Add pixels on each side.
+        Pad::new = pad(padding: impl Into<Padding>);
+        /// Turn by a random angle.
+        Rotate::new = rotate(degrees: [f64; 2]);
+        /// Turn, move, scale and shear at random.
+        Affine::new = affine(degrees: [f64; 2]);
+        /// Show from a random side.
+        Perspective::new = perspective(distortion_scale: f64, probability: f64);
         /// Random brightness, contrast, saturation and hue.
         ColorJitter::of = color_jitter(brightness: f64, contrast: f64, saturation: f64, hue: f64);
+        /// Remove the colors at random.
+        Grayscale::new = grayscale(probability: f64);
+        /// Blur by a Gaussian of random width.
+        GaussianBlur::new = gaussian_blur(kernel_size: u32, sigma: [f64; 2]);
+        /// Smooth or sharpen at random.
+        AdjustSharpness::new = adjust_sharpness(sharpness_factor: f64, probability: f64);
+        /// Invert bright values at random.
+        Solarize::new = solarize(threshold: f64, probability: f64);
+        /// Keep the highest bits of values at random.
+        Posterize::new = posterize(bits: u32, probability: f64);
+        /// Flatten the histograms at random.
+        Equalize::new = equalize(probability: f64);
+        /// Stretch each channel to all values at random.
+        Autocontrast::new = autocontrast(probability: f64);
+        /// Invert the colors at random.
+        Invert::new = invert(probability: f64);
+        /// AutoAugment (Cubuk et al. 2019).
+        AutoAugment::new = auto_augment(policy: AutoAugmentPolicy);
         /// RandAugment (Cubuk et al. 2020).
         RandAugment::new = rand_augment(num_ops: u32, magnitude: u32);
         /// TrivialAugment Wide (Müller, Hutter 2021).
         TrivialAugment::new = trivial_augment();
+        /// Run several ops at random.
+        RandomApply::new = random_apply(ops: impl Into<Vec<Op>>, probability: f64);
+        /// Run one of several ops.
+        RandomChoice::new = random_choice(ops: impl Into<Vec<Op>>);
         /// Overwrite a random rectangle (Zhong et al. 2017).
         RandomErasing::new = random_erasing(probability: f64);
         /// To f32, minus mean, over standard deviation.

@@ -43,8 +43,8 @@ pub(super) fn one_of(ops: &[Value]) -> Value {
 
 /// Returns the parameters that `T` requires, with values that it accepts, and the `T` made of them with all defaults.
 fn least<T: DeserializeOwned>() -> (Map<String, Value>, Option<T>) {
-    /// Values of the types that required parameters have: numbers, lists of them, sizes, and words.
-    const VALUES: [fn() -> Value; 2] = [|| json!(1), || json!("x")];
+    /// Values of the types that required parameters have: numbers, lists of them, sizes, words, and lists of ops.
+    const VALUES: [fn() -> Value; 3] = [|| json!(1), || json!("x"), || json!([])];
     let read = |given: &Map<String, Value>| {
         serde_json::from_value::<T>(given.clone().into()).map_err(|error| error.to_string())
     };

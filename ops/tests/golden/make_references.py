@@ -8,9 +8,10 @@ writes to its folder:
 - `scene.png`, the input of all pixel tests;
 - `decode/`: files to decode, and Pillow's results as PNG;
 - `resize/`;
-- `augment.png`, the results one below the other;
-- `references.json`: cases, magnitudes, statistics of random draws, and seeds from an independent implementation of
-  `ops/src/seed.rs`.
+- `augment.png`, the results one below the other; `ops.png` and `perspective.png` likewise;
+- `pad/`;
+- `references.json`: cases, magnitudes, policies, matrices of warps, statistics of random draws, and seeds from an independent
+  implementation of `ops/src/seed.rs`.
 """
 
 import io
@@ -24,7 +25,14 @@ import torchvision
 from PIL import Image, ImageOps
 from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop
 from torchvision.transforms import functional as F
-from torchvision.transforms.autoaugment import RandAugment, TrivialAugmentWide, _apply_op
+from torchvision.transforms.autoaugment import (
+    AutoAugment,
+    AutoAugmentPolicy,
+    RandAugment,
+    TrivialAugmentWide,
+    _apply_op,
+)
+from torchvision.transforms.v2 import functional as v2
 
 HERE = Path(__file__).parent
 
@@ -163,6 +171,7 @@ def augment_cases(picture):
         "Solarize": (255.0, 178.5, 0.0),
         "AutoContrast": (0.0,),
         "Equalize": (0.0,),
+        "Invert": (0.0,),
     }.items():
         for magnitude in magnitudes:
             case(op, magnitude, "nearest", _apply_op(picture, op, magnitude, InterpolationMode.NEAREST, None))
@@ -170,6 +179,119 @@ def augment_cases(picture):
         case("Hue", turn, "nearest", F.adjust_hue(picture, turn))
     Image.fromarray(np.concatenate(outcomes)).save(HERE / "augment.png", optimize=True)
     return cases
+
+
+def op_cases(picture):
+    """Chains whose draws are fixed, all of one size."""
+    picture = F.center_crop(picture, [48, 64])
+    outcomes, cases = [], []
+
+    def case(ops, result):
+        outcomes.append(np.asarray(result))
+        cases.append(f"decode_image,center_crop:48x64,{ops}")
+
+    case("vertical_flip:1", v2.vertical_flip(picture))
+    case("horizontal_flip:1,vertical_flip:1", picture.transpose(Image.Transpose.ROTATE_180))
+    case("grayscale:1", v2.rgb_to_grayscale(picture, 3))
+    for kernel_size, sigma in ((3, 0.4), (5, 1.3), (9, 0.1), (23, 2.0), (23, 10.0), (47, 30.0)):
+        ops = f"gaussian_blur:{kernel_size}:{sigma}..{sigma}"
+        case(ops, v2.gaussian_blur(picture, [kernel_size, kernel_size], [sigma, sigma]))
+    for factor in (0.0, 0.5, 1.0, 2.0, 5.5):
+        case(f"adjust_sharpness:{factor}:1", v2.adjust_sharpness(picture, factor))
+    for threshold in (0, 100, 128.5, 255, 256):
+        case(f"solarize:{threshold}:1", v2.solarize(picture, threshold))
+    for bits in (1, 4, 8):
+        case(f"posterize:{bits}:1", v2.posterize(picture, bits))
+    case("equalize:1", v2.equalize(picture))
+    case("autocontrast:1", v2.autocontrast(picture))
+    case("invert:1", v2.invert(picture))
+    for mode in (InterpolationMode.NEAREST, InterpolationMode.BILINEAR):
+        style = f"interpolation={mode.value}"
+        for angle in (0, 17.3, -45, 90, 180, 359):
+            case(f"rotate:{angle}..{angle}:{style}", v2.rotate(picture, angle, mode))
+        case(
+            f"rotate:30..30:{style}:center=10/40.5:fill=200",
+            v2.rotate(picture, 30, mode, center=[10, 40.5], fill=200),
+        )
+        for angle, scale, shear in (
+            (0, 1.0, (0, 0)),
+            (0, 1.7, (0, 0)),
+            (0, 0.6, (0, 0)),
+            (25, 1.0, (0, 0)),
+            (-130, 0.8, (12, 0)),
+            (5, 1.25, (-20, 7)),
+        ):
+            ops = f"affine:{angle}..{angle}:scale={scale}..{scale}:shear={shear[0]}/{shear[0]}/{shear[1]}/{shear[1]}"
+            case(f"{ops}:{style}:fill=9/8/7", v2.affine(picture, angle, [0, 0], scale, list(shear), mode, [9, 8, 7]))
+        moved = v2.affine(picture, 40, [0, 0], 0.9, [0, 0], mode, 255, [3, 3])
+        case(f"affine:40..40:scale=0.9..0.9:{style}:fill=255:center=3/3", moved)
+    case("perspective:0.5:0", picture)
+    case("random_apply:[invert:1,solarize:100:1]:1", v2.solarize(v2.invert(picture), 100))
+    case("random_apply:[invert:1,solarize:100:1]:0", picture)
+    case("random_choice:[invert:1,vertical_flip:1]:probabilities=0/2", v2.vertical_flip(picture))
+    Image.fromarray(np.concatenate(outcomes)).save(HERE / "ops.png", optimize=True)
+    return cases
+
+
+def pad_cases(picture):
+    folder = HERE / "pad"
+    folder.mkdir(exist_ok=True)
+    picture = F.center_crop(picture, [12, 17])
+    cases = []
+    for padding, text in ((5, "5"), ([3, 7], "3/7"), ([1, 0, 20, 30], "1/0/20/30")):
+        for mode in ("constant", "edge", "reflect", "symmetric"):
+            fill = [10, 200, 30] if mode == "constant" else 0
+            name = f"{len(cases)}.png"
+            v2.pad(picture, padding, fill, mode).save(folder / name, optimize=True)
+            ops = f"pad:{text}:padding_mode={mode}" + (":fill=10/200/30" if mode == "constant" else "")
+            cases.append({"chain": f"decode_image,resize:80x96,center_crop:12x17,{ops}", "file": name})
+    return cases
+
+
+def warp_cases(picture):
+    """Matrices of moves, and images from several sides."""
+    picture = F.center_crop(picture, [48, 64])
+    moves = []
+    for angle, translate, scale, shear, center in (
+        (0.0, (0, 0), 1.0, (0.0, 0.0), (32.0, 24.0)),
+        (30.0, (5, -7), 1.0, (0.0, 0.0), (32.0, 24.0)),
+        (-95.0, (-12, 3), 0.7, (10.0, -20.0), (1.5, 60.0)),
+        (180.0, (1, 1), 2.5, (-35.0, 4.0), (0.0, 0.0)),
+    ):
+        matrix = F._get_inverse_affine_matrix(list(center), angle, list(translate), scale, list(shear))
+        moves.append(
+            {"angle": angle, "translate": translate, "scale": scale, "shear": shear, "center": center, "matrix": matrix}
+        )
+    outcomes, sides = [], []
+    start = [[0, 0], [63, 0], [63, 47], [0, 47]]
+    for corners in (
+        [[0, 0], [63, 0], [63, 47], [0, 47]],
+        [[10, 3], [60, 9], [50, 40], [2, 44]],
+        [[0, 11], [48, 0], [63, 36], [15, 47]],
+        [[15, 11], [48, 11], [63, 47], [0, 47]],
+    ):
+        coefficients = F._get_perspective_coeffs(start, corners)
+        for mode in (InterpolationMode.NEAREST, InterpolationMode.BILINEAR):
+            outcomes.append(np.asarray(F.perspective(picture, start, corners, mode, [10, 200, 30])))
+            sides.append({"corners": corners, "coefficients": coefficients, "interpolation": mode.value})
+    Image.fromarray(np.concatenate(outcomes)).save(HERE / "perspective.png", optimize=True)
+    return {"moves": moves, "sides": sides}
+
+
+def policies():
+    """The operations of AutoAugment's policies, with their magnitudes for 48 × 64 pixels."""
+    tables = {}
+    for policy in AutoAugmentPolicy:
+        op = AutoAugment(policy)
+        space = op._augmentation_space(10, (48, 64))
+
+        def described(name, probability, bin):
+            values, signed = space[name]
+            magnitude = 0.0 if bin is None else float(values[bin])
+            return {"op": name, "probability": probability, "magnitude": magnitude, "signed": signed}
+
+        tables[policy.value] = [[described(*each) for each in pair] for pair in op.policies]
+    return tables
 
 
 def magnitudes():
@@ -225,11 +347,13 @@ def seeds():
             state = absorb(state, int.from_bytes(data[at : at + 8], "little"))
         return state
 
-    def first_word(seed, epoch, sample, op, salted=None):
+    def first_word(seed, epoch, sample, *ops, salted=None):
+        """The last of `ops` draws; the others are the ops that it is in."""
         state = absorb(absorb(absorb(0, seed), epoch), sample)
         if salted is not None:
             state = absorb(state, salt(*salted))
-        state = absorb(state, op)
+        for op in ops:
+            state = absorb(state, op)
         words = []
         for _ in range(4):
             state = (state + gamma) & mask
@@ -241,9 +365,11 @@ def seeds():
     plain = [{"of": [str(x) for x in case], "first": str(first_word(*case))} for case in cases]
     texts = [(1, "second"), (2, "second"), (2, "pair"), (1, "a name of more than eight bytes"), (2, "Schlüssel")]
     salted = [
-        {"tag": tag, "text": text, "first": str(first_word(7, 1, 42, 1, (tag, text)))} for tag, text in texts
+        {"tag": tag, "text": text, "first": str(first_word(7, 1, 42, 1, salted=(tag, text)))} for tag, text in texts
     ]
-    return {"plain": plain, "salted": salted}
+    paths = [(3, 0), (3, 1), (1, 3), (5, 2, 0)]
+    within = [{"path": path, "first": str(first_word(7, 1, 42, *path))} for path in paths]
+    return {"plain": plain, "salted": salted, "within": within}
 
 
 def main():
@@ -254,6 +380,10 @@ def main():
         "decode": decode_cases(picture),
         "resize": resize_cases(picture),
         "augment": augment_cases(picture),
+        "ops": op_cases(picture),
+        "pad": pad_cases(picture),
+        "warps": warp_cases(picture),
+        "policies": policies(),
         "magnitudes": magnitudes(),
         "draws": draws(),
         "seeds": seeds(),

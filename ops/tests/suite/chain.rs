@@ -1,11 +1,15 @@
 //! Describing, compiling and running chains.
 
 use crate::support::{Jpeg, picture};
-use feedstock_ops::image::{EraseValue, Filter, Normalize, RandomErasing, RandomResizedCrop};
+use feedstock_ops::image::{
+    AutoAugmentPolicy, EraseValue, Filter, Normalize, RandomErasing, RandomResizedCrop,
+};
 use feedstock_ops::{
-    Chain, ChainSpec, DType, ErrorKind, Layout, SampleSeed, Scratch, center_crop, color_jitter, decode_image,
-    horizontal_flip, normalize, rand_augment, random_crop, random_erasing, random_resized_crop, resize,
-    to_chw, to_f32, trivial_augment,
+    Chain, ChainSpec, DType, ErrorKind, Layout, SampleSeed, Scratch, adjust_sharpness, affine, auto_augment,
+    autocontrast, center_crop, color_jitter, decode_image, equalize, gaussian_blur, grayscale,
+    horizontal_flip, invert, normalize, pad, perspective, posterize, rand_augment, random_apply,
+    random_choice, random_crop, random_erasing, random_resized_crop, resize, rotate, solarize, to_chw,
+    to_f32, trivial_augment, vertical_flip,
 };
 
 fn run(chain: &Chain, bytes: &[u8], seed: SampleSeed, scratch: &mut Scratch) -> Vec<u8> {
@@ -18,11 +22,26 @@ fn everything() -> ChainSpec {
     ChainSpec::from([
         decode_image(),
         resize(300),
+        pad(3),
         random_crop(280),
         center_crop([270, 260]),
         random_resized_crop(96),
         horizontal_flip(0.5),
-        color_jitter(0.4, 0.4, 0.4, 0.1),
+        vertical_flip(0.5),
+        rotate([-10.0, 10.0]),
+        affine([-5.0, 5.0]),
+        perspective(0.5, 0.5),
+        random_apply([color_jitter(0.4, 0.4, 0.4, 0.1), grayscale(0.2)], 0.8),
+        random_choice([
+            solarize(128.0, 0.5),
+            posterize(4, 0.5),
+            equalize(0.5),
+            autocontrast(0.5),
+            invert(0.5),
+        ]),
+        gaussian_blur(9, [0.1, 2.0]),
+        adjust_sharpness(2.0, 0.5),
+        auto_augment(AutoAugmentPolicy::Imagenet),
         rand_augment(2, 9),
         trivial_augment(),
         RandomErasing::new(0.5).value(EraseValue::Constant(9.0)).into(),
@@ -90,6 +109,62 @@ fn mistakes_are_named() {
         ),
         ("decode_image,random_resized_crop:224:filter=boxy", "`filter` must be one of"),
         ("decode_image:max_pixels=0,center_crop:8", "op 0 (decode_image)"),
+        ("decode_image,center_crop:8,gaussian_blur:4", "kernel_size must be an odd number, 1 … 511; got 4"),
+        ("decode_image,center_crop:8,gaussian_blur:3:0..1", "sigma must be a range above 0"),
+        ("decode_image,center_crop:8,solarize:-1", "threshold must be 0 … 256; got -1"),
+        ("decode_image,center_crop:8,posterize:0", "bits must be 1 … 8; got 0"),
+        (
+            "decode_image,center_crop:8,adjust_sharpness:-1",
+            "sharpness_factor must be a finite number >= 0; got -1",
+        ),
+        ("decode_image,center_crop:8,rotate:-5", "degrees must be a range within -360 … 360; got 5..-5"),
+        (
+            "decode_image,center_crop:8,affine:5:translate=2/0",
+            "translate must be two numbers 0 … 1; got 2 and 0",
+        ),
+        ("decode_image,center_crop:8,affine:5:scale=0..1", "scale must be a range within 0.001 … 1000"),
+        (
+            "decode_image,center_crop:8,affine:5:shear=90",
+            "shear must be a range within -89 … 89; got -90..90",
+        ),
+        ("decode_image,center_crop:8,perspective:1.5", "distortion_scale must be 0 … 1; got 1.5"),
+        ("decode_image,center_crop:8,pad:40000", "padding must be 0 … 32768 pixels on each side; got 40000"),
+        (
+            "decode_image,center_crop:30000,pad:9000",
+            "size must be 1 … 32768 pixels on each side; got 48000×48000",
+        ),
+        (
+            "decode_image,center_crop:8,random_apply:[invert:2]",
+            "op 2 (random_apply): op 0 (invert): probability must",
+        ),
+        (
+            "decode_image,center_crop:8,random_apply:[invert]:2",
+            "op 2 (random_apply): probability must be 0 … 1",
+        ),
+        (
+            "decode_image,center_crop:8,random_apply:[invert,random_resized_crop:8]",
+            "op 1 (random_resized_crop): changes the image's size or type; ops that run at random must keep both",
+        ),
+        (
+            "decode_image,center_crop:8,random_choice:[to_f32]",
+            "op 0 (to_f32): changes the image's size or type",
+        ),
+        (
+            "decode_image,center_crop:8,random_choice:[random_apply:[to_chw]]",
+            "op 0 (to_chw): changes the image's",
+        ),
+        (
+            "decode_image,center_crop:8,random_apply:[decode_audio]",
+            "op 0 (decode_audio): does not work on images",
+        ),
+        (
+            "decode_image,center_crop:8,to_f32,random_apply:[vertical_flip]",
+            "op 3 (random_apply): works on bytes",
+        ),
+        (
+            "decode_image,center_crop:8,random_choice:[invert]:probabilities=1/1",
+            "probabilities must be 1 finite numbers >= 0, one for each op, not all 0; got [1.0, 1.0]",
+        ),
         ("decode_image,center_crop:8,rand_augment:2:99", "and magnitude below it; got 2, 31 and 99"),
     ] {
         let error = Chain::parse(text).expect_err(text);
@@ -109,6 +184,14 @@ fn mistakes_are_named() {
             "op 0 (decode_image): `max_pixels` must be an integer",
         ),
         (r#"[{"op": "center_crop"}]"#, "op 0 (center_crop): `size` is missing"),
+        (
+            r#"[{"op": "random_apply", "ops": []}, {"op": "random_apply"}]"#,
+            "op 1 (random_apply): `ops` is missing",
+        ),
+        (
+            r#"[{"op": "random_apply", "ops": [{"op": "invert"}, {"op": "solarize"}]}]"#,
+            "op 0 (random_apply): op 1 (solarize): `threshold` is missing",
+        ),
     ] {
         let error = ChainSpec::from_json(json).expect_err(json);
         assert_eq!(error.kind(), ErrorKind::BadConfig, "{json}");
@@ -167,6 +250,56 @@ fn same_seed_same_bytes_whatever_ran_before() {
     );
 }
 
+/// SimCLR (Chen et al. 2020): the chain of its paper, as its JSON and its text.
+#[test]
+fn a_chain_of_simclr_is_described_and_draws_its_ops() {
+    let text = "decode_image,random_resized_crop:32,horizontal_flip,random_apply:[color_jitter:0.8:0.8:0.8:0.2]:0.8,\
+                grayscale:0.2,random_apply:[gaussian_blur:3:0.1..2]:0.5,normalize,to_chw";
+    let spec: ChainSpec = text.parse().unwrap();
+    assert_eq!(serde_json::from_str::<ChainSpec>(&serde_json::to_string(&spec).unwrap()).unwrap(), spec);
+    assert_eq!(spec.compile().unwrap().output().shape, [3, 32, 32]);
+    let photo = Jpeg::default().encode(&picture(50, 40, 12), 50, 40);
+    let chain = Chain::parse("decode_image,resize:8x8,grayscale:0.2").unwrap();
+    let is_gray = |id| {
+        let out = run(&chain, &photo, SampleSeed::new(1, 0, id), &mut Scratch::new());
+        out.chunks_exact(3).all(|pixel| pixel == [pixel[0]; 3])
+    };
+    let gray = (0..400).filter(|&id| is_gray(id)).count();
+    assert!(gray.abs_diff(80) < 40, "{gray}"); // σ = 8
+}
+
+/// Op i in op k draws from the seed that absorbed k, then i, so its draws depend on nothing else.
+#[test]
+fn inner_ops_draw_by_the_outer_index_and_theirs() {
+    let photo = Jpeg::default().encode(&picture(50, 40, 12), 50, 40);
+    let pixels = |text: &str, id| {
+        let chain = Chain::parse(&format!("decode_image,resize:16x16,{text}")).unwrap();
+        run(&chain, &photo, SampleSeed::new(3, 0, id), &mut Scratch::new())
+    };
+    let (mut seen, mut applied) = ([0; 3], 0);
+    for id in 0..200 {
+        let (seed, plain) = (SampleSeed::new(3, 0, id), pixels("center_crop:16", id));
+        let outer = seed.op(2).chance(0.7);
+        let [first, second] = [0, 1].map(|inner| seed.within(2).op(inner).chance(0.5));
+        let flips = match (outer && first, outer && second) {
+            (false, false) => plain.clone(),
+            (true, false) => pixels("vertical_flip:1", id),
+            (false, true) => pixels("horizontal_flip:1", id),
+            (true, true) => pixels("vertical_flip:1,horizontal_flip:1", id),
+        };
+        assert_eq!(pixels("random_apply:[vertical_flip,horizontal_flip]:0.7", id), flips);
+        applied += usize::from(outer);
+        let one = pixels("random_choice:[vertical_flip:1,horizontal_flip:1,invert:1]", id);
+        let of = ["vertical_flip:1", "horizontal_flip:1", "invert:1"].map(|op| pixels(op, id));
+        seen[of.iter().position(|pixels| *pixels == one).unwrap()] += 1;
+        let nested = seed.within(2).within(1).op(0).chance(0.5);
+        let expected = if nested { pixels("invert:1", id) } else { plain };
+        assert_eq!(pixels("random_apply:[invert:0,random_apply:[invert]:1]:1", id), expected);
+    }
+    assert!(seen.iter().all(|count| *count > 40), "{seen:?}");
+    assert!((110..170).contains(&applied), "{applied}");
+}
+
 #[test]
 fn flips_happen_half_the_time_and_mirror_every_output_kind() {
     let photo = Jpeg::default().encode(&picture(50, 40, 12), 50, 40);
@@ -189,6 +322,15 @@ fn flips_happen_half_the_time_and_mirror_every_output_kind() {
             .count();
         // 200 expected, σ = 10.
         assert!(flips.abs_diff(200) < 50, "{tail}: {flips}");
+        let upended = run(&build(",vertical_flip:1"), &photo, seed, &mut scratch);
+        let row = 30 * pixel;
+        for (plane, other) in upright.chunks_exact(24 * row).zip(upended.chunks_exact(24 * row)) {
+            assert!(plane.chunks_exact(row).eq(other.rchunks_exact(row)), "{tail}");
+        }
+        let both = run(&build(",vertical_flip:1,horizontal_flip:1"), &photo, seed, &mut scratch);
+        for (row, other) in upended.chunks_exact(row).zip(both.chunks_exact(row)) {
+            assert!(row.chunks_exact(pixel).eq(other.rchunks_exact(pixel)), "{tail}");
+        }
     }
 }
 

@@ -36,18 +36,24 @@ fn a_deferred_row_is_the_jpeg_and_what_the_chain_shows_of_it() {
         let seed = SampleSeed::new(3, 1, id);
         let view = RandomResizedCrop::new(32).draw(picture, &mut seed.op(1));
         let window = [0.0, 0.0, f64::from(view.width), f64::from(view.height)];
-        let mirrored = seed.op(2).chance(0.5);
-        assert_eq!(shown(CHAIN, &bytes, seed), Shown { picture, view, window, mirrored });
+        let (mirrored, upended) = (seed.op(2).chance(0.5), seed.op(3).chance(0.5));
+        let mut expected = Shown { picture, view, window, mirrored, upended: false };
+        assert_eq!(shown(CHAIN, &bytes, seed), expected);
+        expected.upended = upended;
+        assert_eq!(shown(&format!("{CHAIN},vertical_flip"), &bytes, seed), expected);
     }
     let whole = Rect { x: 0, y: 0, width: 120, height: 90 };
     let seed = SampleSeed::new(3, 1, 0);
     // 120 × 90 becomes 60 × 45, whose middle 40 × 40 begins at (10, 2): half of 5 is 2, as torchvision rounds.
     let window = [20.0, 4.0, 80.0, 80.0];
-    let expected = Shown { picture, view: whole, window, mirrored: false };
+    let expected = Shown { picture, view: whole, window, mirrored: false, upended: false };
     assert_eq!(shown("decode_image,resize:45,center_crop:40", &bytes, seed), expected);
     let window = [0.0, 0.0, 120.0, 90.0];
-    let expected = Shown { picture, view: whole, window, mirrored: true };
+    let expected = Shown { picture, view: whole, window, mirrored: true, upended: false };
     assert_eq!(shown("decode_image,resize:30x70,horizontal_flip:1", &bytes, seed), expected);
+    let expected = Shown { mirrored: false, upended: true, ..expected };
+    let flips = "vertical_flip:1,horizontal_flip:1,horizontal_flip:1";
+    assert_eq!(shown(&format!("decode_image,resize:30x70,{flips}"), &bytes, seed), expected);
 }
 
 #[test]

@@ -43,3 +43,39 @@ fn resizing_and_cropping_are_torchvisions() {
         );
     }
 }
+
+#[test]
+fn ops_are_torchvisions() {
+    let (scene, outcomes) = (golden("scene.png"), expected("ops.png"));
+    let chains: Vec<String> = serde_json::from_value(references()["ops"].clone()).unwrap();
+    let mut failures = Vec::new();
+    assert_eq!(outcomes.len(), chains.len() * 48 * 64 * 3);
+    for (text, expected) in chains.iter().zip(outcomes.chunks_exact(48 * 64 * 3)) {
+        let chain = Chain::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let mut out = vec![0; chain.output().bytes()];
+        chain.apply(&scene, SampleSeed::new(0, 0, 0), &mut Scratch::new(), &mut out).unwrap();
+        let (most, mean) = most_and_mean(&out, expected);
+        let allowed = match text {
+            // Sums of other order, at ties.
+            text if text.contains("gaussian_blur") => (1, 0.001),
+            // Bilinear sums round differently where the exact value is a whole number: a level in under 1 %.
+            text if text.contains("bilinear") => (1, 0.01),
+            _ => (0, 0.0),
+        };
+        if most > allowed.0 || mean > allowed.1 {
+            failures.push(format!("{text}: differs by up to {most}, {mean:.4} on average"));
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[test]
+fn padding_is_torchvisions() {
+    let scene = golden("scene.png");
+    for case in references()["pad"].as_array().unwrap() {
+        let chain = Chain::parse(case["chain"].as_str().unwrap()).unwrap();
+        let mut out = vec![0; chain.output().bytes()];
+        chain.apply(&scene, SampleSeed::new(0, 0, 0), &mut Scratch::new(), &mut out).unwrap();
+        assert!(out == expected(&format!("pad/{}", case["file"].as_str().unwrap())), "{case}");
+    }
+}

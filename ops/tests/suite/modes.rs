@@ -74,8 +74,17 @@ fn a_mask_follows_its_image_through_every_op() {
         "resize:32:filter=nearest,random_crop:24,horizontal_flip",
         "random_crop:24:padding=7:fill=200,horizontal_flip:0.9,center_crop:20",
         "center_crop:60x60:fill=200",
+        "resize:30x40:filter=nearest,horizontal_flip,vertical_flip",
+        "pad:3/5:fill=200,vertical_flip:0.8,center_crop:45x60",
+        "pad:9:padding_mode=reflect,center_crop:50x70",
+        "center_crop:40x40,rotate:40:fill=200",
+        "center_crop:40x40,affine:20:translate=0.2/0.1:scale=0.7..1.4:shear=5/5/5/5:fill=200",
+        "center_crop:40x40,perspective:0.5:1:interpolation=nearest:fill=200",
+        "center_crop:40x40,random_apply:[vertical_flip:1,rotate:40,horizontal_flip:0.5]:0.9",
+        "center_crop:40x40,random_choice:[vertical_flip:1,rotate:40,random_apply:[horizontal_flip:1]:0.9]",
     ] {
-        let colour = "color_jitter:0.4,random_erasing:probability=1.0";
+        let colour = "color_jitter:0.4,random_erasing:probability=1.0,grayscale:1,gaussian_blur:5,solarize:9:1,invert:1,\
+                      posterize:2:1,equalize:1,autocontrast:1,adjust_sharpness:2:1,random_apply:[invert:1]:1";
         let of_image = apply(&format!("decode_image,{geometry}"), &image).unwrap();
         let first: Vec<u8> = of_image.chunks_exact(3).map(|pixel| pixel[0]).collect();
         for (ops, filter) in [("", ""), (",", colour), (",", "to_f32"), (",", "normalize,to_chw")] {
@@ -83,6 +92,12 @@ fn a_mask_follows_its_image_through_every_op() {
             assert_eq!(apply(&ops, &mask).unwrap(), first, "{ops}");
         }
     }
+    let warped = |interpolation: &str| {
+        let warps = "rotate:40:interpolation=X,affine:20:interpolation=X,perspective:0.5:1:interpolation=X";
+        let ops = format!("decode_image:mode=indices,center_crop:40x40,random_apply:[{warps}]:1");
+        apply(&ops.replace('X', interpolation), &mask).unwrap()
+    };
+    assert_eq!(warped("bilinear"), warped("nearest"));
     // A filter that would mix classes is not used.
     let nearest = apply("decode_image:mode=indices,random_resized_crop:24:filter=nearest", &mask).unwrap();
     assert_eq!(
@@ -114,6 +129,13 @@ fn what_does_not_fit_a_mode_is_refused() {
     for (ops, part) in [
         ("decode_image:mode=indices,rand_augment,resize:8x8", "moves pixels of the image"),
         ("decode_image:mode=indices,trivial_augment,resize:8x8", "moves pixels of the image"),
+        ("decode_image:mode=indices,auto_augment,resize:8x8", "moves pixels of the image"),
+        (
+            "decode_image:mode=indices,random_apply:[invert,rand_augment],resize:8x8",
+            "op 1 (rand_augment): moves",
+        ),
+        ("decode_image:mode=indices,rotate:9:fill=1/2/3,resize:8x8", "fill must be one number"),
+        ("decode_image:mode=gray,pad:9:fill=1/2/3,resize:8x8", "fill must be one number"),
         ("decode_image:mode=gray,resize:8x8,normalize", "three times the same number"),
         ("decode_image:mode=gray,resize:8x8,to_f32,random_erasing", "only before to_f32"),
         ("decode_image:mode=gray,resize:8x8,random_erasing:value=1/2/3", "value must be one number"),

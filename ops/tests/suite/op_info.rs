@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 #[test]
 fn every_op_is_known_by_the_name_and_the_parameters_that_it_is_read_with() {
     let all = Op::all();
-    assert!(all.len() >= 27, "{}", all.len());
+    assert!(all.len() >= 44, "{}", all.len());
     for op in &all {
         assert!(op.unnamed.iter().all(|name| op.parameters.contains(name)), "{op:?}");
         assert!(op.summary.ends_with('.') || op.summary.ends_with(')'), "{op:?}");
@@ -43,6 +43,9 @@ fn schemas_state_names_defaults_and_what_is_required() {
     assert_eq!(schema("volume")["properties"]["gain_db"], json!({ "default": [-6.0, 6.0] }));
     assert_eq!(schema("add_noise")["required"], json!(["op", "noise"]));
     assert_eq!(schema("global_mvn")["required"], json!(["op", "mean", "std"]));
+    assert_eq!(schema("random_apply")["required"], json!(["op", "ops"]));
+    assert_eq!(schema("random_apply")["properties"]["probability"], json!({ "default": 0.5 }));
+    assert_eq!(schema("gaussian_blur")["properties"]["sigma"], json!({ "default": [0.1, 2.0] }));
     assert_eq!(schema("random_resized_crop")["required"], json!(["op", "size"]));
     assert_eq!(schema("tokenize_chars")["required"], json!(["op", "vocabulary"]));
 }
@@ -71,6 +74,22 @@ fn errors_say_what_is_wrong_without_the_words_of_libraries() {
         ),
         ("color_jitter:much:0.1:little", "op 0 (color_jitter): `brightness` must be a number; got much"),
         ("volume:loud", "op 0 (volume): `gain_db` must be a number, or a range as 0.5..1.5; got loud"),
+        (
+            "decode_image,random_apply:[invert,resize]",
+            "op 1 (random_apply): op 1 (resize): `size` is missing; write it as key=value",
+        ),
+        ("random_choice:[inver]", "op 0 (random_choice): op 0: `inver` is not an op (did you mean invert?)"),
+        ("random_apply:[invert", "a quotation or a bracket has no end"),
+        ("random_apply:invert", "op 0 (random_apply): `ops` "),
+        ("rotate:a", "op 0 (rotate): `degrees` must be a number, or a range as -10..10; got a"),
+        (
+            "pad:1/2/3",
+            "op 0 (pad): `padding` must be pixels, left/top as 4/8, or left/top/right/bottom as 4/8/4/8",
+        ),
+        (
+            "pad:1:fill=300",
+            "op 0 (pad): `fill` must be a number from 0 to 255, or three as 124/116/104; got 300",
+        ),
         ("horizontal_flip:1x2", "op 0 (horizontal_flip): `probability` must be a number; got 1x2"),
     ];
     for (text, expected) in refusals {

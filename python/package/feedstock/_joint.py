@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from feedstock._check import text, whole
 from feedstock.errors import ConfigError
 from feedstock.ops import Op, decode_image
 from feedstock.ops._op import flatten
 
-#: Ops that add pixels around an image.
-_PADDING = ("center_crop", "random_crop")
+#: Ops that show pixels from outside of an image.
+_PADDING = ("affine", "center_crop", "pad", "perspective", "random_crop", "rotate")
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,18 @@ def joint_chains(columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable
 
 def _padded(op: Op, fill: int) -> Op:
     fields = _fields(op)
-    if fields["op"] not in _PADDING:
-        return op
-    if "fill" in fields:
-        raise ConfigError(
-            f"in a joint map, each column has its fill: fs.image(fill=…), fs.mask(fill=…); got {op!r}"
-        )
-    return Op.from_json(json.dumps({**fields, "fill": fill}))
+    if fields["op"] in _PADDING:
+        if "fill" in fields:
+            raise ConfigError(
+                f"in a joint map, each column has its fill: fs.image(fill=…), fs.mask(fill=…); got {op!r}"
+            )
+        return Op.from_json(json.dumps({**fields, "fill": fill}))
+    if "ops" in fields:
+        inner = [_padded(Op.from_json(json.dumps(each)), fill) for each in fields["ops"]]
+        return Op.from_json(json.dumps({**fields, "ops": [_fields(each) for each in inner]}))
+    return op
 
 
-def _fields(op: Op) -> dict[str, object]:
-    fields: dict[str, object] = json.loads(op.to_json())
+def _fields(op: Op) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(op.to_json())
     return fields

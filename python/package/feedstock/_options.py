@@ -60,9 +60,9 @@ class LoaderOptions(SharedOptions, total=False):
             shape. Default ``False``.
         nvjpeg: Share of the JPEGs that nvJPEG decodes on the device, 0.0 (default) to 1.0; the CPU decodes the others.
             It applies to chains of ``decode_image``, then ``random_resized_crop``, or ``resize`` and a crop, then at
-            most ``horizontal_flip``. The choice is a pure function of seed, epoch and sample. The CPU decodes
-            progressive and other unusual JPEGs, and all JPEGs without CUDA. Pixels differ from the CPU's by at most
-            two levels (measured on an H100).
+            most ``horizontal_flip`` and ``vertical_flip``. The choice is a pure function of seed, epoch and sample.
+            The CPU decodes progressive and other unusual JPEGs, and all JPEGs without CUDA. Pixels differ from the
+            CPU's by at most two levels (measured on an H100).
     """
 
     restart: bool

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::audio::clip::Clip;
 use crate::audio::compile::{AudioOp, Compiler};
-use crate::audio::parameters::{self, single};
+use crate::audio::parameters::single;
 use crate::audio::step::WaveOp;
 use crate::audio::sums::energy;
 use crate::check::{check_probability, check_range};
@@ -42,7 +42,7 @@ pub struct AddNoise {
     /// The noise data set's URI.
     pub noise: String,
     /// Least and greatest ratio, in decibels, drawn uniformly; one number is both. Default 5 … 20.
-    #[serde(default = "default_snr_db", deserialize_with = "parameters::range")]
+    #[serde(default = "default_snr_db", deserialize_with = "crate::check::range")]
     pub snr_db: [f64; 2],
     /// 0 … 1; default 1.
     #[serde(default = "one")]

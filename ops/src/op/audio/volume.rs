@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::audio::clip::Clip;
 use crate::audio::compile::{AudioOp, Compiler};
-use crate::audio::parameters::{self, single};
+use crate::audio::parameters::single;
 use crate::audio::step::WaveOp;
 use crate::check::check_range;
 use crate::seed::Generator;
@@ -39,7 +39,7 @@ const MAX_GAIN_DB: f64 = 160.0;
 #[non_exhaustive]
 pub struct Volume {
     /// Least and greatest gain; one number is both. Default −6 … 6.
-    #[serde(default = "default_gain_db", deserialize_with = "parameters::range")]
+    #[serde(default = "default_gain_db", deserialize_with = "crate::check::range")]
     pub gain_db: [f64; 2],
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::image::compile::{Compiler, ImageOp};
+use crate::image::fill::{Fill, PaddingMode};
 use crate::image::geometry::{Rect, Size, half};
 use crate::image::step::Crop;
 use crate::seed::Generator;
@@ -81,7 +82,7 @@ impl Crop for CenterCrop {
         }
     }
 
-    fn fill(&self) -> u8 {
-        self.fill
+    fn padding(&self) -> (PaddingMode, Fill) {
+        (PaddingMode::Constant, self.fill.into())
     }
 }

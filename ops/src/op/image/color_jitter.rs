@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::image::augment::Augmenter;
+use crate::image::augmenter::Augmenter;
 use crate::image::compile::{Compiler, ImageOp};
 use crate::image::enhance;
 use crate::image::geometry::Size;
-use crate::image::step::PixelOp;
+use crate::image::in_place::PixelOp;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::check_probability;
 use crate::image::compile::{Compiler, ImageOp};
-use crate::image::step::Mirror;
+use crate::image::geometry::Axis;
+use crate::image::in_place::Mirror;
 use crate::seed::Generator;
 use feedstock_base::Result;
 
@@ -68,5 +69,9 @@ impl ImageOp for HorizontalFlip {
 impl Mirror for HorizontalFlip {
     fn draw(&self, generator: &mut Generator) -> bool {
         self.draw(generator)
+    }
+
+    fn axis(&self) -> Axis {
+        Axis::Horizontal
     }
 }

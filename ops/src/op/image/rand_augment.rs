@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::image::augment::{Augmentation, Augmenter, Strength, WarpStyle};
+use crate::image::augment::{Augmentation, Strength};
+use crate::image::augmenter::Augmenter;
 use crate::image::compile::{Compiler, ImageOp};
 use crate::image::geometry::Size;
-use crate::image::step::PixelOp;
-use crate::image::warp::Interpolation;
+use crate::image::in_place::PixelOp;
+use crate::image::warp::{Interpolation, WarpStyle};
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
@@ -109,14 +110,8 @@ impl ImageOp for RandAugment {
 
 impl PixelOp for RandAugment {
     fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter) {
-        let strength = Strength {
-            shear: 0.3,
-            translate: [150.0 / 331.0 * size.width as f32, 150.0 / 331.0 * size.height as f32],
-            rotate: 30.0,
-            enhance: 0.9,
-            posterize: 4.0,
-        };
-        let style = WarpStyle { interpolation: self.interpolation, fill: self.fill };
+        let strength = Strength::moderate(size);
+        let style = WarpStyle { interpolation: self.interpolation, fill: self.fill.into() };
         for _ in 0..self.num_ops {
             let op = Augmentation::draw(generator);
             let magnitude = op.magnitude(strength, self.magnitude, self.num_magnitude_bins);

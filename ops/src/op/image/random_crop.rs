@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::image::compile::{Compiler, ImageOp};
+use crate::image::fill::{Fill, PaddingMode};
 use crate::image::geometry::{Rect, Size};
 use crate::image::step::Crop;
 use crate::seed::Generator;
@@ -98,7 +99,7 @@ impl Crop for RandomCrop {
         Rect { x, y, width: self.size.width, height: self.size.height }
     }
 
-    fn fill(&self) -> u8 {
-        self.fill
+    fn padding(&self) -> (PaddingMode, Fill) {
+        (PaddingMode::Constant, self.fill.into())
     }
 }

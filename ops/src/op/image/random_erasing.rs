@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::check::{check_probability, check_range};
-use crate::image::augment::Augmenter;
+use crate::image::augmenter::Augmenter;
 use crate::image::compile::{Compiler, ImageOp};
 use crate::image::geometry::{Rect, Size};
-use crate::image::step::{FloatOp, PixelOp};
+use crate::image::in_place::PixelOp;
+use crate::image::step::FloatOp;
 use crate::seed::Generator;
 use crate::spec::Layout;
 use feedstock_base::{Error, Result};

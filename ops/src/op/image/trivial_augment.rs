@@ -3,11 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::rand_augment::bins;
-use crate::image::augment::{Augmentation, Augmenter, Strength, WarpStyle};
+use crate::image::augment::{Augmentation, Strength};
+use crate::image::augmenter::Augmenter;
 use crate::image::compile::{Compiler, ImageOp};
 use crate::image::geometry::Size;
-use crate::image::step::PixelOp;
-use crate::image::warp::Interpolation;
+use crate::image::in_place::PixelOp;
+use crate::image::warp::{Interpolation, WarpStyle};
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
@@ -80,7 +81,7 @@ impl PixelOp for TrivialAugment {
     fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter) {
         let strength =
             Strength { shear: 0.99, translate: [32.0; 2], rotate: 135.0, enhance: 0.99, posterize: 6.0 };
-        let style = WarpStyle { interpolation: self.interpolation, fill: self.fill };
+        let style = WarpStyle { interpolation: self.interpolation, fill: self.fill.into() };
         let op = Augmentation::draw(generator);
         let bin = generator.below(self.num_magnitude_bins);
         let magnitude = op.magnitude(strength, bin, self.num_magnitude_bins);

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
-from feedstock.ops._op import Op
+from feedstock.ops._op import Op, flatten
 
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Interpolation = Literal["nearest", "bilinear"]
 Mode = Literal["rgb", "gray", "indices"]
+PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
+Policy = Literal["imagenet", "cifar10", "svhn"]
 Size = int | tuple[int, int]
+Fill = int | Sequence[int]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -125,6 +129,101 @@ def horizontal_flip(probability: float | None = None) -> Op:
     return Op("horizontal_flip", probability=probability)
 
 
+def vertical_flip(probability: float | None = None) -> Op:
+    """Mirrors images top to bottom with a probability; default 0.5. As torchvision's ``RandomVerticalFlip``."""
+    return Op("vertical_flip", probability=probability)
+
+
+def pad(
+    padding: int | Sequence[int], *, fill: Fill | None = None, padding_mode: PaddingMode | None = None
+) -> Op:
+    """Adds pixels around images, as torchvision's ``Pad``.
+
+    Args:
+        padding: Pixels on every side; (left and right, top and bottom); or (left, top, right, bottom).
+        fill: The value of added pixels, 0 to 255, or one for each channel; default 0.
+        padding_mode: What added pixels show: ``"constant"`` (default; ``fill``), ``"edge"`` (the nearest pixel),
+            ``"reflect"`` (the image mirrored, without its outermost pixels) or ``"symmetric"`` (with them).
+    """
+    return Op("pad", padding=padding, fill=fill, padding_mode=padding_mode)
+
+
+def rotate(
+    degrees: float | tuple[float, float],
+    *,
+    interpolation: Interpolation | None = None,
+    center: tuple[float, float] | None = None,
+    fill: Fill | None = None,
+) -> Op:
+    """Turns images by a random angle, as torchvision's ``RandomRotation`` with ``expand=False``: the size stays.
+
+    Args:
+        degrees: The least and the greatest angle, counter-clockwise, -360 to 360; one number d is (-d, d).
+        interpolation: How images are read between pixels; default ``"nearest"``. Masks: always nearest.
+        center: The point that stays, (x, y) in pixels from the top left corner; default: the middle.
+        fill: The value outside of the image, 0 to 255, or one for each channel; default 0.
+    """
+    return Op("rotate", degrees=degrees, interpolation=interpolation, center=center, fill=fill)
+
+
+def affine(
+    degrees: float | tuple[float, float],
+    *,
+    translate: tuple[float, float] | None = None,
+    scale: tuple[float, float] | None = None,
+    shear: float | Sequence[float] | None = None,
+    interpolation: Interpolation | None = None,
+    fill: Fill | None = None,
+    center: tuple[float, float] | None = None,
+) -> Op:
+    """Turns, moves, scales and shears images at random, as torchvision's ``RandomAffine``: the size stays.
+
+    Args:
+        degrees: The least and the greatest angle, clockwise, -360 to 360; one number d is (-d, d).
+        translate: The largest moves to either side, and up or down, in fractions of width and height; default (0, 0).
+        scale: The least and the greatest scale; default (1, 1).
+        shear: The least and the greatest shear along x, and possibly along y, in degrees: two or four numbers; one
+            number s is (-s, s) along x. Default 0.
+        interpolation: How images are read between pixels; default ``"nearest"``. Masks: always nearest.
+        fill: The value outside of the image, 0 to 255, or one for each channel; default 0.
+        center: The point that stays, (x, y) in pixels from the top left corner; default: the middle.
+    """
+    return Op(
+        "affine",
+        degrees=degrees,
+        translate=translate,
+        scale=scale,
+        shear=shear,
+        interpolation=interpolation,
+        fill=fill,
+        center=center,
+    )
+
+
+def perspective(
+    distortion_scale: float | None = None,
+    probability: float | None = None,
+    *,
+    interpolation: Interpolation | None = None,
+    fill: Fill | None = None,
+) -> Op:
+    """Shows images from a random side, as torchvision's ``RandomPerspective``: the size stays.
+
+    Args:
+        distortion_scale: How far corners move inwards: at most half of this share of the sides; default 0.5.
+        probability: The probability; default 0.5.
+        interpolation: How images are read between pixels; default ``"bilinear"``. Masks: always nearest.
+        fill: The value outside of the image, 0 to 255, or one for each channel; default 0.
+    """
+    return Op(
+        "perspective",
+        distortion_scale=distortion_scale,
+        probability=probability,
+        interpolation=interpolation,
+        fill=fill,
+    )
+
+
 def color_jitter(
     brightness: float | None = None,
     contrast: float | None = None,
@@ -136,6 +235,114 @@ def color_jitter(
     As torchvision's ``ColorJitter``.
     """
     return Op("color_jitter", brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+
+
+def grayscale(probability: float | None = None) -> Op:
+    """Removes the colors with a probability, default 0.1, as torchvision's ``RandomGrayscale``.
+
+    The image keeps its three channels. For one channel, see ``decode_image(mode="gray")``.
+    """
+    return Op("grayscale", probability=probability)
+
+
+def gaussian_blur(kernel_size: int, sigma: float | tuple[float, float] | None = None) -> Op:
+    """Blurs images, as torchvision's ``GaussianBlur``. To blur some images only, use ``random_apply``.
+
+    Args:
+        kernel_size: The side of the kernel in pixels, an odd number from 1 to 511.
+        sigma: The standard deviation in pixels, or the range from which it is drawn uniformly; default (0.1, 2).
+    """
+    return Op("gaussian_blur", kernel_size=kernel_size, sigma=sigma)
+
+
+def adjust_sharpness(sharpness_factor: float, probability: float | None = None) -> Op:
+    """Smooths or sharpens images with a probability, as torchvision's ``RandomAdjustSharpness``.
+
+    Args:
+        sharpness_factor: At least 0: 0 smooths, 1 changes nothing, 2 doubles the sharpness.
+        probability: The probability; default 0.5.
+    """
+    return Op("adjust_sharpness", sharpness_factor=sharpness_factor, probability=probability)
+
+
+def solarize(threshold: float, probability: float | None = None) -> Op:
+    """Inverts values of at least ``threshold``, 0 to 256, with a probability, as torchvision's ``RandomSolarize``.
+
+    The default probability is 0.5.
+    """
+    return Op("solarize", threshold=threshold, probability=probability)
+
+
+def posterize(bits: int, probability: float | None = None) -> Op:
+    """Keeps the ``bits`` highest bits of values, 1 to 8, with a probability, as torchvision's ``RandomPosterize``.
+
+    The default probability is 0.5.
+    """
+    return Op("posterize", bits=bits, probability=probability)
+
+
+def equalize(probability: float | None = None) -> Op:
+    """Flattens the histograms with a probability, default 0.5, as torchvision's ``RandomEqualize``."""
+    return Op("equalize", probability=probability)
+
+
+def autocontrast(probability: float | None = None) -> Op:
+    """Stretches channels to 0…255 with a probability, default 0.5, as torchvision's ``RandomAutocontrast``."""
+    return Op("autocontrast", probability=probability)
+
+
+def invert(probability: float | None = None) -> Op:
+    """Inverts the colors with a probability, default 0.5, as torchvision's ``RandomInvert``."""
+    return Op("invert", probability=probability)
+
+
+def random_apply(ops: Op | Iterable[Op | Iterable[Op]], probability: float | None = None) -> Op:
+    """Runs several ops with a probability, as torchvision's ``RandomApply``.
+
+    ``fs.random_apply([fs.color_jitter(0.8, 0.8, 0.8, 0.2)], 0.8)`` is a step of SimCLR. Each of the ops draws from a
+    separate generator, so its draws do not depend on the probability. On the command line, the ops are in brackets:
+    ``random_apply:[color_jitter:0.8:0.8:0.8:0.2]:0.8``.
+
+    Args:
+        ops: The ops, run in order. They must keep the image's size and type: flips, color ops, ``rotate``,
+            ``affine``, ``perspective``, augmentations, ``random_apply`` and ``random_choice``.
+        probability: The probability; default 0.5.
+    """
+    return Op("random_apply", ops=_inner(ops), probability=probability)
+
+
+def random_choice(ops: Iterable[Op | Iterable[Op]], *, probabilities: Sequence[float] | None = None) -> Op:
+    """Runs one of several ops, as torchvision's ``RandomChoice``.
+
+    Args:
+        ops: The ops, which must keep the image's size and type, as those of ``random_apply``. To run several ops as
+            one, use ``fs.random_apply(ops, 1.0)``.
+        probabilities: A weight for each op, at least 0; default: all are equally likely.
+    """
+    ops = list(ops)
+    if not all(isinstance(op, Op) for op in ops):
+        raise TypeError(
+            f"random_choice must be given ops; got {ops!r}. fs.random_apply(ops, 1.0) is several ops"
+        )
+    return Op("random_choice", ops=_inner(ops), probabilities=probabilities)
+
+
+def _inner(ops: Op | Iterable[Op | Iterable[Op]]) -> list[dict[str, Any]]:
+    """Returns the descriptions of ops that are a parameter."""
+    return [json.loads(op.to_json()) for op in flatten([ops] if isinstance(ops, Op) else ops)]
+
+
+def auto_augment(
+    policy: Policy | None = None, *, interpolation: Interpolation | None = None, fill: Fill | None = None
+) -> Op:
+    """AutoAugment (Cubuk et al. 2019), as torchvision's.
+
+    Args:
+        policy: The data set that the policy was learned on: ``"imagenet"`` (default), ``"cifar10"`` or ``"svhn"``.
+        interpolation: The interpolation of geometric transforms; default ``"nearest"``.
+        fill: The value outside of the image, 0 to 255, or one for each channel; default 0.
+    """
+    return Op("auto_augment", policy=policy, interpolation=interpolation, fill=fill)
 
 
 def rand_augment(

@@ -250,13 +250,15 @@ unsafe fn crops(a: &CropArguments) {
             let down = Triangle::new([top, height], a.height, view_height, y);
             let along = Triangle::new([left, width], a.width, view_width, x);
             let to_x = if crop.mirrored != 0 { a.width - 1 - x } else { x };
+            let to_y = if crop.upended != 0 { a.height - 1 - y } else { y };
             for c in 0..3 {
                 let column = |at: u32| {
                     let sum = down.pixels.clone().fold(0.0, |sum, y| sum + level(at, y, c) * down.weight(y));
                     f32::from(whole_level(sum / down.total))
                 };
                 let sum = along.pixels.clone().fold(0.0, |sum, at| sum + column(at) * along.weight(at));
-                let pixel = (u64::from(crop.row) * u64::from(a.height) + u64::from(y)) * u64::from(a.width)
+                let pixel = (u64::from(crop.row) * u64::from(a.height) + u64::from(to_y))
+                    * u64::from(a.width)
                     + u64::from(to_x);
                 let to = Address(a.output.0 + pixel * 3 + u64::from(c));
                 // SAFETY: the caller's contract: the row is stored there, and nothing else uses it.

@@ -237,7 +237,7 @@ struct CropRow {
     u64 source;  // where its RGB begins, from the arena's start on
     u32 row, mirrored, stride;  // bytes from line to line
     u32 view_left, view_top, view_width, view_height;  // what the filter may read
-    u32 unused;
+    u32 upended;
     double left, top, width, height;  // what fills the row, from the view's corner on
 };
 
@@ -299,7 +299,8 @@ __device__ void cut_out(const CropArguments& a) {
             for (int c = 0; c < 3; c++) sums[c] += whole_level(column[c] / down.total) * weight;
         }
         u32 to_x = crop.mirrored ? a.width - 1 - x : x;
-        u8* to = a.output + (((u64)crop.row * a.height + y) * a.width + to_x) * 3;
+        u32 to_y = crop.upended ? a.height - 1 - y : y;
+        u8* to = a.output + (((u64)crop.row * a.height + to_y) * a.width + to_x) * 3;
         for (int c = 0; c < 3; c++) to[c] = (u8)whole_level(sums[c] / along.total);
     }
 }

@@ -51,14 +51,14 @@ pub struct CropRow {
     pub source: u64,
     /// The row that it becomes.
     pub row: u32,
-    /// 1 if it is mirrored, else 0.
+    /// 1 if left and right are exchanged, else 0.
     pub mirrored: u32,
     /// The bytes from one of its lines to the next.
     pub stride: u32,
     /// The part that the filter may read: left, top, width, height.
     pub view: [u32; 4],
-    /// Aligns `window` to 8 bytes.
-    pub unused: u32,
+    /// 1 if top and bottom are exchanged, else 0.
+    pub upended: u32,
     /// The part that fills the row, relative to the view's corner: left, top, width, height.
     pub window: [f64; 4],
 }

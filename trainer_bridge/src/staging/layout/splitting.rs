@@ -55,7 +55,7 @@ impl BufferLayout {
                         mirrored,
                         stride,
                         view: [x, y, across, down],
-                        unused: 0,
+                        upended: u32::from(shown.upended),
                         window: shown.window,
                     });
                     let (length, size) = (bytes.len(), (width, height));

@@ -178,7 +178,7 @@ fn crops_are_the_definitions_to_the_bit() {
                 _ => [across * 0.1, down * 0.25, across * 0.7, down * 0.6],
             };
             let source = u64::from(row % 3) * u64::from(stride * lines);
-            CropRow { source, row, mirrored: row % 2, stride, view, unused: 0, window }
+            CropRow { source, row, mirrored: row % 2, stride, view, upended: row / 2 % 2, window }
         };
         let mut crops = Block::of(&(0..7).map(&mut crop).collect::<Vec<_>>());
         let (arena, crops) = (pictures.address(), crops.address());
