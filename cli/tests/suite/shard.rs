@@ -34,7 +34,10 @@ fn a_folder_becomes_filtered_shards_and_the_same_command_resumes() {
     assert_eq!((&facts["layout"], &facts["samples"]), (&Value::from("parquet"), &selected));
     let last = format!("train-{:05}-of-{shards:05}.parquet", shards - 1);
     std::fs::remove_file(PathBuf::from(&to).join(last)).unwrap();
-    let again = reported(&place, &shard);
+    let output = place.run(&[&shard[..], &["--json"]].concat());
+    let warning = text(&output.stderr);
+    assert!(warning.contains("WARN") && warning.contains("is gone or has another size"), "{warning}");
+    let again: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     assert_eq!(again["resumed_shards"], shards - 1);
     assert_eq!(again["ids_digest"], first["ids_digest"]);
     let people = text(&place.run(&shard).stdout);
