@@ -181,9 +181,9 @@ fn a_batch_over_half_of_the_budget_of_this_machine_is_an_error_that_names_the_bu
     assert!(found.is_empty() && error.kind() == ErrorKind::BadConfig, "{error}");
     let message = error.to_string();
     assert!(message.contains("budget of 10.0 MiB") && message.contains("local="), "{message}");
-    let needed = message.split("raise budget_bytes to ").nth(1).and_then(|rest| rest.split('.').next());
+    let needed = message.split("raise budget_bytes to ").nth(1).and_then(|rest| rest.split(" MiB").next());
     let needed_mib: u64 = needed.and_then(|mib| mib.parse().ok()).unwrap_or_else(|| panic!("{message}"));
-    let enough = base.budget_bytes((needed_mib + 1) * MIB).workers(nobody);
+    let enough = base.budget_bytes(needed_mib * MIB).workers(nobody);
     assert_eq!(batches(&enough, 1), expected);
 }
 
