@@ -111,8 +111,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Returns an iterator over the rest of the epoch, or the next one. It invalidates earlier iterators."""
         if self._ahead is None or self._ahead.is_empty():
-            if self._ahead is not None:
-                self._ahead.clear()  # an epoch's end that was not requested
+            self._forget()  # an epoch's end that was not requested
             self._native.begin_epoch()
         if self.restart and not self._placed and self.position > 0:
             self._native.abandon_epoch(self.epoch)
@@ -496,12 +495,16 @@ class Loader:
             self._release()
 
     def _discard(self) -> None:
+        """Forgets what was made ahead, since the loader was moved."""
+        self._forget()
+        if self._rows is not None:
+            self._rows.skips.move()
+
+    def _forget(self) -> None:
         self._taken = None
         self._last_run = {}, None
         if self._ahead is not None:
             self._ahead.clear()
-        if self._rows is not None:
-            self._rows.skips.move()
 
 
 _live: weakref.WeakSet[Loader] = weakref.WeakSet()
