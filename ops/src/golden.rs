@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::image::warp::Interpolation;
+
 pub(crate) fn path(name: &str) -> PathBuf {
     ["tests", "golden", name].iter().collect()
 }
@@ -25,6 +27,15 @@ pub(crate) fn cpu_time<T>(work: impl FnOnce() -> T) -> (std::time::Duration, T) 
     let before = now();
     let result = std::hint::black_box(work());
     (now() - before, result)
+}
+
+/// A warp or augmentation must give the reference's pixels. Bilinear sums round differently where the exact value is a whole number: a
+/// level in under 1 %.
+pub(crate) fn assert_warped(pixels: &[u8], expected: &[u8], interpolation: Interpolation, case: &Value) {
+    let differing = pixels.iter().zip(expected).filter(|(a, b)| a != b).count();
+    let most = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
+    let allowed = if interpolation == Interpolation::Bilinear { (pixels.len() / 100, 1) } else { (0, 0) };
+    assert!(differing <= allowed.0 && most <= Some(allowed.1), "{case}: {differing} by up to {most:?}");
 }
 
 /// A statistic of `values` must lie within `sigmas` standard errors of the reference's (both sides are sampled).

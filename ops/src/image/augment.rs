@@ -165,7 +165,6 @@ fn linspace(start: f32, end: f32, bin: u32, bins: u32) -> f32 {
 mod tests {
     use super::*;
     use crate::golden;
-    use crate::image::warp::Interpolation;
     use crate::image::{DecodeImage, decode_rgb};
 
     fn by_name(name: &str) -> Option<Augmentation> {
@@ -200,15 +199,7 @@ mod tests {
                 }
                 None => enhance::hue(&mut pixels, magnitude),
             }
-            let differing = pixels.iter().zip(expected).filter(|(a, b)| a != b).count();
-            let most = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
-            // Bilinear sums round differently where the exact value is a whole number: a level in under 1 %.
-            let allowed =
-                if interpolation == Interpolation::Bilinear { (pixels.len() / 100, 1) } else { (0, 0) };
-            assert!(
-                differing <= allowed.0 && most <= Some(allowed.1),
-                "{case}: {differing} by up to {most:?}"
-            );
+            golden::assert_warped(&pixels, expected, interpolation, case);
         }
         assert_eq!(seen.len(), ALL.len() + 1); // with Invert
     }
