@@ -21,6 +21,7 @@ pub(crate) mod fill;
 pub(crate) mod geometry;
 pub(crate) mod in_place;
 pub(crate) mod limits;
+pub(crate) mod parameters;
 mod plan;
 pub(crate) mod policies;
 mod resample;

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::check::{check_point, check_range};
+use crate::check::check_range;
 use crate::image::compile::{Compiler, ImageOp};
 use crate::image::fill::Fill;
 use crate::image::geometry::Size;
 use crate::image::in_place::Warp;
+use crate::image::parameters::check_point;
 use crate::image::warp::{self, Interpolation, Mapping, Move, WarpStyle};
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
@@ -31,7 +32,7 @@ use feedstock_base::{Error, Result};
 #[non_exhaustive]
 pub struct Affine {
     /// Least and greatest angle, clockwise, −360 … 360; one number d is −d … d.
-    #[serde(deserialize_with = "crate::check::symmetric_range")]
+    #[serde(deserialize_with = "crate::image::parameters::symmetric_range")]
     pub degrees: [f64; 2],
     /// The largest move to either side and up or down, in fractions of width and height, 0 … 1; default 0. Moves are whole pixels.
     #[serde(default)]

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::{check_point, check_range};
+use crate::check::check_range;
 use crate::image::compile::{Compiler, ImageOp};
 use crate::image::fill::Fill;
 use crate::image::geometry::Size;
 use crate::image::in_place::Warp;
+use crate::image::parameters::check_point;
 use crate::image::warp::{self, Interpolation, Mapping, WarpStyle};
 use crate::seed::Generator;
 use feedstock_base::Result;
@@ -37,7 +38,7 @@ use feedstock_base::Result;
 #[non_exhaustive]
 pub struct Rotate {
     /// Least and greatest angle, counter-clockwise, −360 … 360; one number d is −d … d.
-    #[serde(deserialize_with = "crate::check::symmetric_range")]
+    #[serde(deserialize_with = "crate::image::parameters::symmetric_range")]
     pub degrees: [f64; 2],
     /// How the image is read between pixels; default nearest.
     #[serde(default)]
