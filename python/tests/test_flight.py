@@ -73,6 +73,16 @@ def test_a_lane_is_read_from_any_place(imagenet: Path) -> None:
     assert rest["sample_id"].to_pylist() == whole["sample_id"].to_pylist()[-rest.num_rows :]
 
 
+def test_a_damaged_ticket_is_refused(imagenet: Path) -> None:
+    made, serving = pipeline(imagenet), worker(imagenet)
+    client = flight.FlightClient(f"grpc://{serving.address}")
+    ticket = json.loads(info(client, describe(client, made)).endpoints[0].ticket.ticket)
+    damaged = json.dumps({**ticket, "position": ticket["position"] ^ 4})
+    with pytest.raises(pyarrow.ArrowInvalid, match="the ticket is damaged: its checksum does not match"):
+        client.do_get(flight.Ticket(damaged)).read_all()
+    serving.stop()
+
+
 def test_errors_say_what_is_wrong(imagenet: Path, tmp_path: Path) -> None:
     serving = worker(tmp_path)
     client = flight.FlightClient(f"grpc://{serving.address}")

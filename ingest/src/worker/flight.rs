@@ -107,7 +107,7 @@ impl Flight {
             .with_descriptor(descriptor)
             .with_ordered(false);
         for lane in 0..lanes {
-            let ticket = Ticket::new(to_json(&LaneTicket { lane, ..ticket.clone() })?);
+            let ticket = Ticket::new(to_json(&ticket.sealed(lane).map_err(|e| status(&e))?)?);
             // No location: the lane is where it was asked for, whatever that address looks like from outside.
             info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
         }
@@ -151,7 +151,7 @@ impl FlightService for Flight {
     ) -> Result<Response<Self::ListFlightsStream>, Status> {
         let mut flights = Vec::new();
         for (plan, _) in self.service.registry().specs() {
-            let ticket = LaneTicket { plan, lane: 0, epoch: 0, position: 0, rows: 0 };
+            let ticket = LaneTicket::new(plan);
             flights.push(self.info(FlightDescriptor::new_cmd(to_json(&ticket)?)).await);
         }
         Ok(Response::new(stream::iter(flights).boxed()))
@@ -184,6 +184,7 @@ impl FlightService for Flight {
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
         let ticket: LaneTicket = json(&request.into_inner().ticket, "the ticket")?;
+        ticket.check().map_err(|e| status(&e))?;
         let FlightLane { schema, lane } = self.lane(ticket).await?;
         let lane = self.service.counted(lane);
         let made = schema.clone();
