@@ -5,6 +5,7 @@ use super::observe::Answer;
 use super::progress::LEAST_BYTES_PER_S;
 use super::refused::Refused;
 use super::secret::Cleaner;
+use super::unconnected::Unconnected;
 use crate::{Error, ErrorKind};
 use std::error::Error as StdError;
 use std::io;
@@ -189,6 +190,9 @@ fn store_verdict(error: &object_store::Error, answer: Answer, text: &str) -> Ver
     if answer.for_credentials || lacks_credentials(text) {
         return Verdict::NoCredentials;
     }
+    if Unconnected::within(error).is_some_and(|failure| failure.is_permanent) {
+        return Verdict::Config;
+    }
     let code = tag(text, "Code");
     match error {
         _ if matches!(code, Some("NoSuchBucket" | "ContainerNotFound")) => Verdict::NoStore,
@@ -280,15 +284,18 @@ fn cause_text(error: &object_store::Error, text: &str, answer: Answer, cleaner: 
         out.push_str(part);
     }
     if out.is_empty() {
-        let mut cause: &dyn StdError = error;
-        let mut last = error.to_string();
-        while let Some(next) = cause.source() {
-            last = next.to_string();
-            cause = next;
-        }
+        let last = Unconnected::within(error).map_or_else(|| innermost(error), |failure| failure.cause);
         out = if answer.for_credentials { format!("the machine's metadata service: {last}") } else { last };
     }
     cleaner.clean(&out)
+}
+
+fn innermost(error: &object_store::Error) -> String {
+    let mut cause: &dyn StdError = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
 }
 
 fn chain(error: &object_store::Error) -> String {

@@ -58,6 +58,7 @@ mod signed;
 mod start;
 mod store;
 mod stores;
+mod unconnected;
 mod uri;
 mod version;
 mod walk;

@@ -169,3 +169,50 @@ async fn no_print_of_anything_shows_a_secret() {
         }
     }
 }
+
+/// Starts a server with a certificate that no authority knows.
+async fn self_signed() -> std::net::SocketAddr {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = made.signing_key.serialize_der().try_into().unwrap();
+    let config = tokio_rustls::rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let _refused = acceptor.accept(socket).await;
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_failure_to_connect_names_the_server_and_what_to_change() {
+    let files = tempfile::tempdir().unwrap();
+    let plain = StaticServer::start(files.path()).unwrap();
+    let plain = format!("{}/x", plain.endpoint()).replace("http://", "https://");
+    let unknown = format!("https://localhost:{}/x", self_signed().await.port());
+    for (uri, why, advice) in [
+        (plain, "InvalidContentType", "write http:// instead of https://"),
+        (unknown, "invalid peer certificate", "SSL_CERT_FILE"),
+    ] {
+        let storage = storage(options());
+        let error = storage.head(&uri).await.unwrap_err();
+        let host = uri.split('/').nth(2).unwrap();
+        for part in [&format!("cannot connect to {host}: "), why, advice] {
+            assert!(error.message().contains(part), "'{part}' is not in: {error}");
+        }
+        assert_eq!((error.kind(), storage.stats().retries), (ErrorKind::BadConfig, 0), "{error}");
+    }
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let storage = storage(options());
+    let error = storage.head(&format!("http://{closed}/x")).await.unwrap_err();
+    assert!(error.message().contains(&format!("cannot connect to {closed}: Connection refused")), "{error}");
+    assert!(
+        error.kind() == ErrorKind::Retryable && storage.stats().retries > 0,
+        "it may be starting: {error}"
+    );
+}
