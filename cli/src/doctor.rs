@@ -21,6 +21,7 @@ Examples:
   feedstock doctor /data/imagenet                        # decode every sample
   feedstock doctor s3://bucket/train --samples 10000     # evenly spaced runs of 64 samples, 10,000 in all
   feedstock doctor /data/cv-corpus --split train --json  # one JSON object with all bad samples (--listed)
+  feedstock doctor /data/streets --masks mask            # decode the column mask as classes
 
 Every sample is decoded whole, with the default limits of the ops and the memory limit of a run. Exit codes: 0 every
 sample decodes · 5 some samples do not decode; they are listed, and training with on_error=raise would stop at them ·
@@ -44,6 +45,9 @@ pub(crate) struct Command {
     /// Maximum number of bad samples to list per column. All are counted.
     #[arg(long, value_name = "N", default_value_t = 100)]
     listed: usize,
+    /// Columns of masks: their images are decoded as classes, so images with colours and without a palette are refused.
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    masks: Vec<String>,
 }
 
 impl Command {
@@ -59,6 +63,7 @@ impl Command {
                 self.budget_bytes.unwrap_or_else(|| RawOptions::default().budget_bytes),
             ),
             listed: self.listed,
+            masks: self.masks.clone(),
             progress: Some(Arc::new(move |done, total| shown.tell("decoding", done, Some(total), None))),
             ..DoctorOptions::default()
         };

@@ -160,9 +160,10 @@ impl Dataset {
         samples: Option<u64>,
         threads: Option<usize>,
         listed: usize,
+        masks: Vec<String>,
     ) -> PyResult<String> {
         let dataset = self.0.get(py)?.clone();
-        let mut options = DoctorOptions { samples, listed, ..DoctorOptions::default() };
+        let mut options = DoctorOptions { samples, listed, masks, ..DoctorOptions::default() };
         options.threads = threads.unwrap_or(options.threads);
         // Ctrl-C ends the wait, and thereby the work.
         let _stop = StopOnDrop(options.stop.clone());

@@ -326,3 +326,15 @@ def test_a_second_header_of_a_mask_is_a_bad_sample(depth: int, colour: int, tmp_
     with pytest.raises(fs.SampleError, match="PNG") as error:
         next(iter(pipeline.loader()))
     assert "panicked" not in str(error.value)
+
+
+def test_doctor_finds_masks_that_a_joint_map_refuses(tmp_path: Path) -> None:
+    masks = [encode(scene(row)[1]) for row in range(ROWS)]
+    masks[2] = encode(scene(2)[0])  # colours
+    data = fs.Dataset(str(write(tmp_path, masks)))
+    assert [column["refused"] for column in data.doctor()["columns"]] == [0, 0]
+    columns = {column["column"]: column for column in data.doctor(masks=["mask"])["columns"]}
+    assert (columns["image"]["refused"], columns["mask"]["refused"]) == (0, 1)
+    assert "needs a palette or grey values" in columns["mask"]["refusals"][0]["reason"]
+    with pytest.raises(fs.ConfigError, match="'label' is not a column of images; encoded columns: 'image', 'mask'"):
+        data.doctor(masks=["label"])

@@ -48,3 +48,22 @@ fn doctor_refuses_samples_that_a_run_refuses_for_their_memory() {
         "{reason}"
     );
 }
+
+#[test]
+fn doctor_decodes_columns_of_masks_as_classes() {
+    let place = Sandbox::new();
+    let folder = place.named("masks");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(format!("{folder}/a.jpg"), feedstock_synth::picture(1, 0).0).unwrap();
+    assert_eq!(place.json(&["doctor", &folder])[0]["columns"][0]["refused"], 0);
+    let output = place.run(&["doctor", &folder, "--masks", "image", "--json"]);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    let column = &report["columns"][0];
+    assert_eq!(column["medium"], "mask");
+    let reason = column["refusals"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("needs a palette or grey values"), "{reason}");
+    let output = place.run(&["doctor", &folder, "--masks", "image,label"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("'label' is not a column of images"), "{}", text(&output.stderr));
+}

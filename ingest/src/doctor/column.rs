@@ -29,13 +29,15 @@ const EXAMPLES: usize = 3;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Medium {
     Image,
+    Mask,
     Audio,
 }
 
 impl Medium {
-    pub(super) fn of(catalog: &Catalog, column: &str) -> Self {
+    pub(super) fn of(catalog: &Catalog, column: &str, masks: &[String]) -> Self {
         match catalog.audio_columns().iter().any(|audio| audio == column) {
             true => Self::Audio,
+            false if masks.iter().any(|mask| mask == column) => Self::Mask,
             false => Self::Image,
         }
     }
@@ -261,23 +263,27 @@ enum Facts {
 impl Medium {
     fn unsupported(self, bytes: &[u8]) -> Option<&'static str> {
         match self {
-            Self::Image => None,
+            Self::Image | Self::Mask => None,
             Self::Audio => unsupported_codec(bytes),
         }
     }
 
     fn decode(self, decoding: &mut Decoding, bytes: &[u8]) -> Result<(Facts, Warnings), String> {
         let decoded = match self {
-            Self::Image => image(decoding, bytes),
+            Self::Image => image(bytes, |bytes| decoding.image(bytes)),
+            Self::Mask => image(bytes, |bytes| decoding.mask(bytes)),
             Self::Audio => audio(decoding, bytes),
         };
         decoded.map_err(|error| error.to_string())
     }
 }
 
-fn image(decoding: &mut Decoding, bytes: &[u8]) -> feedstock_ops::Result<(Facts, Warnings)> {
+fn image(
+    bytes: &[u8],
+    decode: impl FnOnce(&[u8]) -> feedstock_ops::Result<Warnings>,
+) -> feedstock_ops::Result<(Facts, Warnings)> {
     let (header, mode) = (read_header(bytes)?, read_mode(bytes)?);
-    let warnings = decoding.image(bytes)?;
+    let warnings = decode(bytes)?;
     let format = header.format.to_string();
     Ok((Facts::Image { format, mode, width: header.width, height: header.height }, warnings))
 }

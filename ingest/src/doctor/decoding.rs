@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Decodes the whole image: neither scaled nor in part. Resizing it is the usual next op, and its buffers count.
 const IMAGE: &str = "decode_image:scaled=false,resize:224x224";
+const MASK: &str = "decode_image:mode=indices,resize:224x224";
 const AUDIO: &str = "decode_audio";
 
 /// The number of large samples that all threads have decoded so far. A thread that decodes one holds the lock.
@@ -17,6 +18,7 @@ pub(super) type LargeSamples = Arc<Mutex<u64>>;
 
 pub(super) struct Decoding {
     image: Chain,
+    mask: Chain,
     audio: Chain,
     sample_bytes: u64,
     large: LargeSamples,
@@ -31,6 +33,7 @@ impl Decoding {
         let image = Chain::parse(IMAGE)?;
         Ok(Self {
             pixels: vec![0; image.output().bytes()],
+            mask: Chain::parse(MASK)?,
             audio: Chain::parse(AUDIO)?,
             image,
             sample_bytes,
@@ -42,6 +45,14 @@ impl Decoding {
 
     pub(super) fn image(&mut self, bytes: &[u8]) -> Result<Warnings> {
         self.decode(|this| this.image.apply(bytes, seed(), &mut this.scratch, &mut this.pixels))
+    }
+
+    /// Decodes an image of classes, which has fewer bytes than one of colours.
+    pub(super) fn mask(&mut self, bytes: &[u8]) -> Result<Warnings> {
+        self.decode(|this| {
+            let pixels = &mut this.pixels[..this.mask.output().bytes()];
+            this.mask.apply(bytes, seed(), &mut this.scratch, pixels)
+        })
     }
 
     /// Returns the number of samples of the waveform, too.

@@ -50,6 +50,9 @@ pub struct DoctorOptions {
     pub sample_bytes: u64,
     /// Refused samples listed by name, per column; default 100. All are counted.
     pub listed: usize,
+    /// Columns of masks. Their images are decoded as classes, as `decode_image` does with `mode="indices"`, so images with
+    /// colours and without a palette are refused. Default: none, so every image is decoded as RGB.
+    pub masks: Vec<String>,
     /// Receives the progress; default none.
     pub progress: Option<DoctorProgressFn>,
     /// Ends the examination early when another thread sets it; default: never set.
@@ -63,6 +66,7 @@ impl Default for DoctorOptions {
             threads: default_threads(),
             sample_bytes: sample_bytes(DECODER_MEMORY, RawOptions::default().budget_bytes),
             listed: 100,
+            masks: Vec::new(),
             progress: None,
             stop: Arc::default(),
         }
@@ -131,7 +135,7 @@ impl Report {
 /// ```
 ///
 /// # Errors
-/// `BadConfig` for 0 threads, 0 samples, or a data set without encoded columns; `Denied` and `Retryable` where the
+/// `BadConfig` for 0 threads, 0 samples, masks that are no column of images, or a data set without encoded columns; `Denied` and `Retryable` where the
 /// storage fails; `Retryable` after [`DoctorOptions::stop`].
 pub fn examine(dataset: &Dataset, options: &DoctorOptions) -> Result<Report> {
     let config = |message: String| Err(Error::new(ErrorKind::BadConfig, message));
@@ -144,10 +148,15 @@ pub fn examine(dataset: &Dataset, options: &DoctorOptions) -> Result<Report> {
         .payload_columns()
         .iter()
         .filter(|column| dataset.block_reader().schema().column_with_name(column).is_some())
-        .map(|column| (column.clone(), Medium::of(catalog, column)))
+        .map(|column| (column.clone(), Medium::of(catalog, column, &options.masks)))
         .collect();
     if media.is_empty() {
         return config(format!("{} has no column of encoded samples to examine", dataset.uri()));
+    }
+    let is_mask = |name: &&String| media.iter().any(|medium| medium == &((*name).clone(), Medium::Mask));
+    if let Some(other) = options.masks.iter().find(|name| !is_mask(name)) {
+        let known = media.iter().map(|(column, _)| format!("'{column}'")).collect::<Vec<_>>().join(", ");
+        return config(format!("masks: '{other}' is not a column of images; encoded columns: {known}"));
     }
     let total = options.samples.unwrap_or(u64::MAX).min(dataset.len());
     let (findings, unreadable) = decode(dataset, options, &media, total)?;

@@ -300,7 +300,12 @@ class Dataset:
         return self._native.sql(text("query", query))
 
     def doctor(
-        self, samples: int | None = None, *, threads: int | None = None, listed: int = 100
+        self,
+        samples: int | None = None,
+        *,
+        threads: int | None = None,
+        listed: int = 100,
+        masks: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Decodes the samples and reports those that are bad or unusual, and the quality of the layout.
 
@@ -311,6 +316,8 @@ class Dataset:
             samples: Number of samples to read, in evenly spaced runs of 64; default all.
             threads: CPU threads; default: this rank's share of the CPUs (all, divided by ``LOCAL_WORLD_SIZE``).
             listed: Bad samples to list by name, per column; default 100. All are counted.
+            masks: Columns of masks, which are decoded as ``fs.mask()`` does: images with colours and without a palette
+                are bad. Default: none, so every image is decoded as RGB.
 
         Returns:
             ``examined``; ``columns``, each with ``refused``, ``refusals`` (``sample``, ``name``, ``reason``),
@@ -319,7 +326,8 @@ class Dataset:
             prints the same.
 
         Raises:
-            ConfigError: ``samples`` or ``threads`` is below 1, or no column holds encoded samples.
+            ConfigError: ``samples`` or ``threads`` is below 1, no column holds encoded samples, or one of ``masks`` is not
+                a column of images.
             DeniedError: The storage denies access.
             RetryableError: The storage failed.
         """
@@ -327,6 +335,7 @@ class Dataset:
             whole_or_none("samples", samples, 1),
             whole_or_none("threads", threads, 1),
             whole("listed", listed),
+            column_names("masks", masks),
         )
         return dict(json.loads(report))
 
