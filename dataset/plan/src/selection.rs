@@ -1,6 +1,8 @@
 //! Which samples a filter keeps: one bit a sample, and a prefix sum a block.
 
-use arrow_buffer::BooleanBuffer;
+use crate::sample_set::SampleSet;
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
+use feedstock_base::SampleId;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,6 +61,88 @@ impl Selection {
         Self::from_bools(&self.bits & &other.bits, block_starts)
     }
 
+    /// Keeps all samples.
+    pub fn all(block_starts: &[u64]) -> Self {
+        let samples = index(block_starts.last().copied().unwrap_or(0));
+        Self::from_bools(BooleanBuffer::new_set(samples), block_starts)
+    }
+
+    /// Keeps the samples of a set; `None` if it has ids that the catalog does not have.
+    pub fn of_set(set: &SampleSet, block_starts: &[u64]) -> Option<Self> {
+        let samples = block_starts.last().copied().unwrap_or(0);
+        if set.ids().next_back().is_some_and(|last| last.0 >= samples) {
+            return None;
+        }
+        let mut bits = BooleanBufferBuilder::new(index(samples));
+        bits.append_n(index(samples), false);
+        set.ids().for_each(|sample| bits.set_bit(index(sample.0), true));
+        Some(Self::from_bools(bits.finish(), block_starts))
+    }
+
+    /// Returns the first `n` of the kept samples, in catalog order; all of them if there are fewer.
+    ///
+    /// ```
+    /// use feedstock_plan::Selection;
+    ///
+    /// let blocks = [0, 2, 5];
+    /// let kept = Selection::from_bools(vec![true, false, true, true, true].into(), &blocks);
+    /// let ids = |selection: Selection| selection.bits().set_indices().collect::<Vec<_>>();
+    /// assert_eq!(ids(kept.take(2, &blocks)), [0, 2]);
+    /// assert_eq!(ids(kept.skip(2, &blocks)), [3, 4]);
+    /// assert_eq!((kept.take(9, &blocks).len(), kept.skip(9, &blocks).len()), (4, 0));
+    /// ```
+    ///
+    /// # Panics
+    /// If it comes from another catalog.
+    #[must_use]
+    pub fn take(&self, n: u64, block_starts: &[u64]) -> Self {
+        self.within(0..self.end_of_first(n, block_starts), block_starts)
+    }
+
+    /// Returns the kept samples without the first `n` of them, in catalog order; [`take`](Self::take) has an example.
+    ///
+    /// # Panics
+    /// If it comes from another catalog.
+    #[must_use]
+    pub fn skip(&self, n: u64, block_starts: &[u64]) -> Self {
+        self.within(self.end_of_first(n, block_starts)..self.bits.len() as u64, block_starts)
+    }
+
+    /// Returns the id after the first `n` kept samples.
+    fn end_of_first(&self, n: u64, block_starts: &[u64]) -> u64 {
+        match n {
+            0 => 0,
+            n if n >= self.len() => self.bits.len() as u64,
+            n => {
+                let block = self.selected_starts.partition_point(|&start| start < n) - 1;
+                self.nth_from(block_starts[block], n - 1 - self.selected_starts[block]) + 1
+            }
+        }
+    }
+
+    /// Returns the kept samples with ids in a range.
+    fn within(&self, ids: Range<u64>, block_starts: &[u64]) -> Self {
+        let (start, end, samples) = (index(ids.start), index(ids.end), self.bits.len());
+        let mut bits = BooleanBufferBuilder::new(samples);
+        bits.append_n(start, false);
+        bits.append_buffer(&self.bits.slice(start, end - start));
+        bits.append_n(samples - end, false);
+        Self::from_bools(bits.finish(), block_starts)
+    }
+
+    /// Returns the ids of the first and the last kept sample; `None` if nothing is kept.
+    pub fn bounds(&self) -> Option<(SampleId, SampleId)> {
+        let first = self.bits.set_indices().next()?;
+        let words = (0..self.bits.len().div_ceil(64)).rev();
+        let last = words.map(|word| {
+            let at = 64 * word;
+            let set = self.bits.slice(at, (self.bits.len() - at).min(64));
+            set.set_indices().last().map(|bit| at + bit)
+        });
+        let last = last.flatten().next()?;
+        Some((SampleId(first as u64), SampleId(last as u64)))
+    }
+
     /// Returns one bit a sample of the catalog.
     pub fn bits(&self) -> &BooleanBuffer {
         &self.bits
@@ -75,7 +159,7 @@ impl Selection {
     }
 
     /// Whether the sample with this id is kept.
-    pub fn contains(&self, sample: feedstock_base::SampleId) -> bool {
+    pub fn contains(&self, sample: SampleId) -> bool {
         self.bits.value(index(sample.0))
     }
 
@@ -141,6 +225,24 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn take_and_skip_cut_the_kept_samples(
+            bits in prop::collection::vec(any::<bool>(), 1..400), cut in 0usize..400, n in 0usize..420,
+        ) {
+            let starts = [0, cut.min(bits.len()) as u64, bits.len() as u64];
+            let kept: Vec<usize> = (0..bits.len()).filter(|&i| bits[i]).collect();
+            let selection = Selection::from_bools(BooleanBuffer::from(bits), &starts);
+            let ids = |selection: &Selection| selection.bits().set_indices().collect::<Vec<_>>();
+            let (first, rest) = (selection.take(n as u64, &starts), selection.skip(n as u64, &starts));
+            prop_assert_eq!(ids(&first), &kept[..n.min(kept.len())]);
+            prop_assert_eq!(ids(&rest), &kept[n.min(kept.len())..]);
+            prop_assert_eq!(first.len() + rest.len(), kept.len() as u64);
+            let bounds = kept.first().zip(kept.last()).map(|(&a, &b)| (SampleId(a as u64), SampleId(b as u64)));
+            prop_assert_eq!(selection.bounds(), bounds);
+            let set = SampleSet::new(kept.iter().map(|&id| SampleId(id as u64))).unwrap();
+            prop_assert_eq!(ids(&Selection::of_set(&set, &starts).unwrap()), kept);
+        }
+
         #[test]
         fn nth_finds_what_a_scan_finds(bits in prop::collection::vec(any::<bool>(), 1..400), cut in 0usize..400) {
             let cut = cut.min(bits.len());
