@@ -1,4 +1,12 @@
-//! Which samples a filter keeps: one bit a sample, and a prefix sum a block.
+//! Which samples take part, and how often in an epoch: one bit a sample, and a prefix sum a block.
+//!
+//! An epoch *draws* samples: each once, or as often as weights state. Draws are numbered in catalog order, those of one sample
+//! one after another:
+//!
+//! ```text
+//! samples   0  1  2  3 │ 4  5        bits     1 0 1 1 │ 1 0        draws     2 - 1 1 │ 3 -
+//! numbers   0, 1 – 2, 3 │ 4, 5, 6                                  ends      2   3 4 │ 7
+//! ```
 
 use crate::sample_set::SampleSet;
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
@@ -8,12 +16,39 @@ use std::sync::Arc;
 
 /// The samples that take part, by block.
 ///
-/// It takes one bit a sample of the catalog and eight bytes a block.
+/// It takes one bit a sample of the catalog and eight bytes a block; with weights, eight bytes a kept sample more.
 #[derive(Debug, Clone)]
 pub struct Selection {
     bits: BooleanBuffer,
-    /// `selected_starts[b]`: selected samples before block `b`; one more entry than blocks.
+    /// `selected_starts[b]`: draws before block `b`; one more entry than blocks.
     selected_starts: Arc<[u64]>,
+    /// How often samples are drawn; `None` for once each.
+    repeats: Option<Arc<Repeats>>,
+}
+
+/// How often each kept sample is drawn.
+#[derive(Debug)]
+struct Repeats {
+    /// Kept samples before each block, and their total last.
+    kept_starts: Vec<u64>,
+    /// Draws of each kept sample and of all before it: rises.
+    ends: Vec<u64>,
+}
+
+impl Repeats {
+    /// Returns the draws before a kept sample, which is numbered among the kept ones.
+    fn start(&self, kept: u64) -> u64 {
+        kept.checked_sub(1).map_or(0, |last| self.ends[index(last)])
+    }
+
+    /// Returns the number of kept samples whose first draw is before `draw`.
+    fn begun_before(&self, draw: u64) -> u64 {
+        match draw {
+            0 => 0,
+            // The first one begins at draw 0, each other one where the one before it ends.
+            draw => (1 + self.ends.partition_point(|&end| end < draw)).min(self.ends.len()) as u64,
+        }
+    }
 }
 
 impl Selection {
@@ -40,7 +75,47 @@ impl Selection {
             total += bits.slice(start, len).count_set_bits() as u64;
             selected_starts.push(total);
         }
-        Self { bits, selected_starts: selected_starts.into() }
+        Self { bits, selected_starts: selected_starts.into(), repeats: None }
+    }
+
+    /// Draws each kept sample as often as stated: `draws` has a number for each of them, in catalog order; 0 leaves it out.
+    ///
+    /// ```
+    /// use feedstock_plan::Selection;
+    ///
+    /// let blocks = [0, 2, 4];
+    /// let kept = Selection::from_bools(vec![true, true, false, true].into(), &blocks);
+    /// let drawn = kept.repeated(vec![3, 0, 2], &blocks);
+    /// assert_eq!((kept.len(), drawn.len()), (3, 5));
+    /// assert_eq!(drawn.bits().set_indices().collect::<Vec<_>>(), [0, 3]);
+    /// ```
+    ///
+    /// # Panics
+    /// If there is not one number for each kept sample, or if they sum to 2⁶⁴ or more.
+    #[must_use]
+    pub fn repeated(&self, mut draws: Vec<u64>, block_starts: &[u64]) -> Self {
+        assert_eq!(draws.len(), self.bits.count_set_bits(), "one number for each kept sample");
+        let mut bits = BooleanBufferBuilder::new(self.bits.len());
+        bits.append_buffer(&self.bits);
+        for (at, _) in self.bits.set_indices().zip(&draws).filter(|(_, draws)| **draws == 0) {
+            bits.set_bit(at, false);
+        }
+        let mut total = 0u64;
+        draws.retain_mut(|draws| {
+            let is_drawn = *draws > 0;
+            total = total.checked_add(*draws).unwrap_or_else(|| unreachable!("2⁶⁴ draws"));
+            *draws = total;
+            is_drawn
+        });
+        let kept = Self::from_bools(bits.finish(), block_starts);
+        let repeats = Repeats { kept_starts: kept.selected_starts.to_vec(), ends: draws };
+        let starts = repeats.kept_starts.iter().map(|kept| repeats.start(*kept)).collect();
+        Self { bits: kept.bits, selected_starts: starts, repeats: Some(Arc::new(repeats)) }
+    }
+
+    /// Whether samples may be drawn more than once.
+    pub fn is_repeated(&self) -> bool {
+        self.repeats.is_some()
     }
 
     /// Returns the samples that both keep.
@@ -148,7 +223,7 @@ impl Selection {
         &self.bits
     }
 
-    /// Returns the number of samples kept.
+    /// Returns the number of draws: of samples kept, unless they are [`repeated`](Self::repeated).
     pub fn len(&self) -> u64 {
         self.selected_starts.last().copied().unwrap_or(0)
     }
@@ -163,14 +238,57 @@ impl Selection {
         self.bits.value(index(sample.0))
     }
 
-    /// Returns a hash of the kept samples.
+    /// Returns a hash of the kept samples, and of how often they are drawn.
     pub(crate) fn hash(&self) -> u64 {
         let words: Vec<u64> = self.bits.bit_chunks().iter_padded().collect();
-        crate::random::hash(&words)
+        let bits = crate::random::hash(&words);
+        match &self.repeats {
+            None => bits,
+            Some(repeats) => crate::random::hash(&[bits, crate::random::hash(&repeats.ends)]),
+        }
+    }
+
+    /// Returns all draws, in their sequence.
+    pub(crate) fn draws(&self) -> impl Iterator<Item = SampleId> + '_ {
+        (0u64..).zip(self.bits.set_indices()).flat_map(|(kept, sample)| {
+            let times =
+                self.repeats.as_ref().map_or(1, |repeats| repeats.start(kept + 1) - repeats.start(kept));
+            std::iter::repeat_n(SampleId(sample as u64), index(times))
+        })
+    }
+
+    /// Returns the sample of the `nth` draw of a block, which must exist, and how often it was drawn before.
+    pub(crate) fn draw(&self, block: usize, block_start: u64, nth: u64) -> (u64, u64) {
+        let Some(repeats) = &self.repeats else { return (self.nth_from(block_start, nth), 0) };
+        let draw = self.selected_starts[block] + nth;
+        let kept = repeats.begun_before(draw + 1) - 1;
+        (self.nth_from(block_start, kept - repeats.kept_starts[block]), draw - repeats.start(kept))
+    }
+
+    /// Returns the number of draws before `sample`, which is in the block or at its end.
+    pub(crate) fn draws_before(&self, block: usize, block_start: u64, sample: u64) -> u64 {
+        let kept = self.count(block_start..sample);
+        match &self.repeats {
+            None => self.selected_starts[block] + kept,
+            Some(repeats) => repeats.start(repeats.kept_starts[block] + kept),
+        }
+    }
+
+    /// Returns the first sample whose first draw is in `draws`, and the number of such samples. At least one must be, and the first
+    /// of them is in `block` or after it.
+    pub(crate) fn begun_in(&self, draws: Range<u64>, block: usize, block_start: u64) -> (u64, u64) {
+        let (first, end, before) = match &self.repeats {
+            None => (draws.start, draws.end, self.selected_starts[block]),
+            Some(repeats) => {
+                let begun = |draw| repeats.begun_before(draw);
+                (begun(draws.start), begun(draws.end), repeats.kept_starts[block])
+            }
+        };
+        (self.nth_from(block_start, first - before), end - first)
     }
 
     /// Returns the number of kept samples of a range.
-    pub(crate) fn count(&self, samples: Range<u64>) -> u64 {
+    fn count(&self, samples: Range<u64>) -> u64 {
         let (start, end) = (index(samples.start), index(samples.end));
         self.bits.slice(start, end - start).count_set_bits() as u64
     }
