@@ -17,8 +17,8 @@ Examples:
   feedstock cursor state.json s3://bucket/train --filter 'label < 100' --json
 
 FILE holds a loader's state as JSON: the value of state_dict() (json.dump(loader.state_dict(), file)), or only the cursor
-in it. --filter must be the one that was set when the state was saved. The state of a mix is explained, but fits no
-single URI. Exit codes: 0 it fits, or no URI was given · 2 it does not fit, or FILE is not a state.";
+in it. --filter, --skip and --take must be as they were when the state was saved. The state of a mix is explained, but
+fits no single URI. Exit codes: 0 it fits, or no URI was given · 2 it does not fit, or FILE is not a state.";
 
 /// Explain a saved state, and check whether it fits a data set.
 #[derive(Args)]
@@ -135,6 +135,9 @@ fn print(output: &mut Output, cursor: &Cursor, fit: Option<&Fit>) -> Outcome {
     match print.blocks {
         Some(blocks) => output.fact("data set", format!("identity {identity}, blocks {blocks:016x}"))?,
         None => output.fact("data set", format!("{identity}, saved by a release before 0.2"))?,
+    }
+    if let Some(steps) = &print.selection {
+        output.fact("selection", steps)?;
     }
     if print.filter != 0 {
         output.fact("filter", format!("{:016x}", print.filter))?;

@@ -41,6 +41,12 @@ pub(crate) struct OpenArgs {
     /// Keep the samples for which this SQL expression is true ("label < 100 and width > 64").
     #[arg(long, value_name = "SQL")]
     pub(crate) filter: Option<String>,
+    /// Leave out the first samples that the filter keeps, in catalog order.
+    #[arg(long, value_name = "SAMPLES")]
+    skip: Option<u64>,
+    /// Keep the first samples, in catalog order, after --filter and --skip; all of them if there are fewer.
+    #[arg(long, value_name = "SAMPLES", value_parser = clap::value_parser!(u64).range(1..))]
+    take: Option<u64>,
     #[command(flatten)]
     catalog: StoreArgs,
     /// Target size of a block in encoded bytes. Another size changes the order [default: 4 MiB].
@@ -88,7 +94,7 @@ impl StoreArgs {
 }
 
 impl SourceArgs {
-    /// Opens the data set and filters it.
+    /// Opens the data set and selects samples.
     pub(crate) fn open(&self, common: &Common) -> Outcome<Dataset> {
         self.how.open(&self.uri, common, false)
     }
@@ -100,7 +106,7 @@ impl OpenArgs {
         self.catalog.store()
     }
 
-    /// Opens the data set at `uri` and filters it. With `rebuild`, the catalog is built from the objects, even if a
+    /// Opens the data set at `uri` and selects samples. With `rebuild`, the catalog is built from the objects, even if a
     /// stored one is current.
     pub(crate) fn open(&self, uri: &str, common: &Common, rebuild: bool) -> Outcome<Dataset> {
         let reporter = Arc::new(Reporter::new(common, "opening"));
@@ -124,9 +130,15 @@ impl OpenArgs {
             options.block_bytes = block_bytes;
         }
         let opened = futures::executor::block_on(async {
-            let dataset = Dataset::open_with(uri, options).await?;
-            match &self.filter {
-                Some(filter) => dataset.filter(filter).await,
+            let mut dataset = Dataset::open_with(uri, options).await?;
+            if let Some(filter) = &self.filter {
+                dataset = dataset.filter(filter).await?;
+            }
+            if let Some(samples) = self.skip {
+                dataset = dataset.skip(samples)?;
+            }
+            match self.take {
+                Some(samples) => dataset.take(samples),
                 None => Ok(dataset),
             }
         });

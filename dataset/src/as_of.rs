@@ -11,11 +11,11 @@ use std::sync::Arc;
 const MAX_COMBINATIONS: usize = 1 << 16;
 
 impl Dataset {
-    /// Returns the data set as it was when a cursor with this fingerprint was saved, with this one's filter. It serves to
+    /// Returns the data set as it was when a cursor with this fingerprint was saved, with this one's selection. It serves to
     /// compute the order: its files may have changed since.
     ///
     /// # Errors
-    /// `Gone` if its catalog is not kept; `BadConfig` if a filter cannot be evaluated on it, because it reads columns of
+    /// `Gone` if its catalog is not kept; `BadConfig` if a selection cannot be made of it, because it reads columns of
     /// removed files; storage's errors.
     pub async fn as_of(&self, saved: &Fingerprint) -> Result<Self> {
         let Some(saved) = self.saved_parts(saved).await? else {
@@ -199,13 +199,13 @@ impl Dataset {
         let was = Self {
             opened: Arc::new(was),
             selection: None,
-            filter_sql: None,
+            steps: Arc::default(),
             columns: all,
             name: self.name.clone(),
             composition: Composition::Stored,
         };
         let names = self.columns.iter().map(|&column| self.catalog().schema().field(column).name().as_str());
-        self.filtered_again(was.columns(&names.collect::<Vec<_>>())?).await
+        self.selected_again(was.columns(&names.collect::<Vec<_>>())?).await
     }
 
     /// Returns the same composition, made of other versions of its stored parts.
@@ -231,21 +231,18 @@ impl Dataset {
                     Self::mix(made, mix.stop)?
                 }
             };
-            self.filtered_again(Self { name: self.name.clone(), ..made }).await
+            self.selected_again(Self { name: self.name.clone(), ..made }).await
         })
     }
 
-    /// Applies this data set's filter to `other`, an older version of it.
-    async fn filtered_again(&self, other: Self) -> Result<Self> {
-        match &self.filter_sql {
-            None => Ok(other),
-            Some(filter) => other.filter(filter).await.map_err(|e| {
-                e.context(
-                    "filtering the data from when the state was saved, which may need all files of that time (without \
-                     them, load the state with on_change=next_epoch)",
-                )
-            }),
-        }
+    /// Selects the samples of `other`, an older version of this data set, by the same steps.
+    async fn selected_again(&self, other: Self) -> Result<Self> {
+        other.applied(&self.steps).await.map_err(|e| {
+            e.context(
+                "selecting from the data from when the state was saved, which may need all files of that time (without \
+                 them, load the state with on_change=next_epoch)",
+            )
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::catalog::project;
 use crate::open::{Opened, folder_name, open_or_build, place_hash, place_of};
+use crate::steps::SelectionStep;
 use crate::storage::{absolute, hide_urls, resolved, shown};
 use crate::{
     BlockReader, Catalog, DiskCache, Error, IoRuntime, OpenOptions, Result, Selection, SourceSpec, Stop,
@@ -17,12 +18,13 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 
 /// A data set: its catalog, and the samples and columns that are selected.
 ///
-/// Cheap to clone. Filters and column choices return a new value that shares everything else.
+/// Cheap to clone. Selections of samples and columns return a new value that shares everything else.
 #[derive(Clone)]
 pub struct Dataset {
     pub(crate) opened: Arc<Opened>,
     pub(crate) selection: Option<Arc<Selection>>,
-    pub(crate) filter_sql: Option<Arc<str>>,
+    /// The calls that made the selection.
+    pub(crate) steps: Arc<[SelectionStep]>,
     pub(crate) columns: Arc<[usize]>,
     /// Its name in a mix or a concatenation.
     pub(crate) name: Option<Arc<str>>,
@@ -149,63 +151,13 @@ impl Dataset {
             Ok(Self {
                 opened,
                 selection: None,
-                filter_sql: None,
+                steps: Arc::default(),
                 columns,
                 name: None,
                 composition: Composition::Stored,
             })
         })
         .await
-    }
-
-    /// Keeps the samples for which the SQL expression is true; successive filters are ANDed.
-    ///
-    /// The expression may use the catalog's columns (see [`Catalog::schema`]), `sample_id`, DataFusion's functions and
-    /// those of [`OpenOptions::functions`].
-    ///
-    /// ```
-    /// use feedstock_dataset::Dataset;
-    ///
-    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # for (name, bytes) in [("cat/1.jpg", "a"), ("cat/2.jpg", "bb"), ("dog/3.jpg", "ccc")] {
-    /// #     let path = folder.path().join(name);
-    /// #     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    /// #     std::fs::write(path, bytes).unwrap();
-    /// # }
-    /// # let uri = folder.path().to_str().unwrap();
-    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
-    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
-    /// # futures::executor::block_on(async {
-    /// let dataset = Dataset::open_with(uri, options).await?;
-    /// let cats = dataset.clone().filter("class = 'cat'").await?.filter("path like '%2.jpg'").await?;
-    /// assert_eq!((cats.len(), cats.filter_sql()), (1, Some("(class = 'cat') AND (path like '%2.jpg')")));
-    ///
-    /// let error = dataset.filter("class = 'bird'").await.unwrap_err();
-    /// assert!(error.message().starts_with("the filter `class = 'bird'` keeps none of the 3 samples"));
-    /// # Ok::<(), feedstock_dataset::Error>(())
-    /// # }).unwrap();
-    /// ```
-    ///
-    /// # Errors
-    /// `BadConfig` for an invalid expression (the message lists the columns) and for one that keeps no sample.
-    pub async fn filter(mut self, sql: &str) -> Result<Self> {
-        let starts = self.opened.catalog.block_starts();
-        let bits = crate::sql::evaluate(&self.opened, sql).await?;
-        let mut selection = Selection::from_bools(bits, starts);
-        if let Some(before) = &self.selection {
-            selection = before.and(&selection, starts);
-        }
-        if selection.is_empty() {
-            return Err(Error::config(format!(
-                "the filter `{sql}` keeps none of the {} samples of {}",
-                self.len(),
-                self.uri()
-            )));
-        }
-        self.filter_sql = both(self.filter_sql.take(), Some(sql.into()));
-        self.selection = Some(Arc::new(selection));
-        Ok(self)
     }
 
     /// Keeps these columns (metadata and payload) in blocks and batches, in this order; only they are read.
@@ -335,14 +287,9 @@ impl Dataset {
         self.opened.is_catalog_kept
     }
 
-    /// Returns the samples that the filters keep; `None` means all.
+    /// Returns the selected samples; `None` means all.
     pub fn selection(&self) -> Option<&Selection> {
         self.selection.as_deref()
-    }
-
-    /// Returns the filters as one SQL expression. Filters of the parts of a mix or a concatenation apply in addition.
-    pub fn filter_sql(&self) -> Option<&str> {
-        self.filter_sql.as_deref()
     }
 
     /// Whether statistics prove that `column` is null in some of the selected samples: the null counts of Parquet
@@ -368,12 +315,12 @@ impl Dataset {
         found
     }
 
-    /// Returns the number of samples that the filters keep.
+    /// Returns the number of selected samples.
     pub fn len(&self) -> u64 {
         self.selection.as_ref().map_or_else(|| self.opened.catalog.samples(), |s| s.len())
     }
 
-    /// Always false: opening an empty data set is an error, and so is a filter that keeps nothing.
+    /// Always false: opening an empty data set is an error, and so is a selection that keeps nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -447,19 +394,11 @@ impl Dataset {
     }
 }
 
-/// Joins two filters into one SQL expression.
-pub(crate) fn both(first: Option<Arc<str>>, second: Option<Arc<str>>) -> Option<Arc<str>> {
-    match (first, second) {
-        (Some(first), Some(second)) => Some(format!("({first}) AND ({second})").into()),
-        (first, second) => first.or(second),
-    }
-}
-
 impl fmt::Debug for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dataset")
             .field("catalog", &self.opened.catalog)
-            .field("filter", &self.filter_sql)
+            .field("steps", &self.steps)
             .field("len", &self.len())
             .finish_non_exhaustive()
     }

@@ -1,5 +1,6 @@
 //! Describing a data set for another process, and opening what is described.
 
+use crate::steps::only_filter;
 use crate::{Dataset, DatasetSpec, Error, OpenOptions, Result, SourceSpec};
 use futures::future::BoxFuture;
 
@@ -37,7 +38,7 @@ impl DatasetSpec {
     /// ```
     ///
     /// # Errors
-    /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`] and [`Dataset::filter`].
+    /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`], [`Dataset::filter`] and the other steps.
     pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
         let stored = self.uris().len();
         if stored > PARTS_MAX {
@@ -48,7 +49,7 @@ impl DatasetSpec {
         self.open_part(options).await
     }
 
-    /// Opens the source, then filters it and chooses its columns.
+    /// Opens the source, then selects its samples and columns.
     ///
     /// Boxed, because it calls itself for parts. The JSON parser limits how deep descriptions from outside are nested.
     fn open_part<'a>(
@@ -60,7 +61,7 @@ impl DatasetSpec {
             if let Some(filter) = &self.filter {
                 dataset = dataset.filter(filter).await?;
             }
-            self.chosen(dataset)
+            self.chosen(dataset.applied(&self.steps).await?)
         })
     }
 
@@ -120,9 +121,11 @@ impl Dataset {
         let fields = self.catalog().schema().fields();
         let all = self.columns.iter().copied().eq(0..fields.len());
         let names = self.columns.iter().map(|&column| fields[column].name().clone());
+        let filter = only_filter(&self.steps); // as releases without other steps describe it
         DatasetSpec {
             source: self.opened.source.clone(),
-            filter: self.filter_sql().map(str::to_owned),
+            filter: filter.map(str::to_owned),
+            steps: if filter.is_some() { Vec::new() } else { self.steps.to_vec() },
             columns: (!all).then(|| names.collect()),
             name: self.name.as_deref().map(str::to_owned),
         }

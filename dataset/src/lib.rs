@@ -51,7 +51,9 @@ mod process;
 mod quality;
 mod recycled;
 mod runtime;
+mod selecting;
 mod sql;
+mod steps;
 mod storage;
 mod stored;
 mod travelling;
@@ -66,8 +68,8 @@ pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
 pub use feedstock_plan::{
     Access, Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Extent, ExtentReads, Fingerprint,
-    Left, Lengths, MAX_MEASURED_ROWS, Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, Selection,
-    Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
+    Left, Lengths, MAX_MEASURED_ROWS, Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, SampleSet,
+    Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
 };
 pub use format::{BadShards, TarHeaders};
 pub use held::declared_array;
@@ -77,6 +79,7 @@ pub use open::{AudioProbe, DatasetSpec, Durations, OpenOptions, SourceSpec};
 pub use process::PerProcess;
 pub use quality::{LabelQuality, OrderQuality, QualityOptions, ReadQuality, ShuffleQuality};
 pub use runtime::IoRuntime;
+pub use steps::SelectionStep;
 pub use storage::{Allow, ObjectReader, ObjectRef, Secret, Storage, StorageOptions, StorageStats, hide_urls};
 pub use stored::SameSamples;
 pub use travelling::StoredCatalog;

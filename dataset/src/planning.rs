@@ -54,9 +54,13 @@ impl Dataset {
             Composition::Stored | Composition::Concat(_) => {
                 let mut input = plan_input(self.catalog());
                 input.selection = self.selection().cloned();
-                input.filter = self.filter_text().as_deref().map(str::to_owned);
+                input.filter = self.selection_text();
                 Plan::new(input, shuffle)?
             }
+        };
+        let plan = match self.selection_shown() {
+            Some(steps) => plan.with_selection_named(steps),
+            None => plan,
         };
         Ok(match plan.fingerprint().permutes_pieces() {
             true => plan.with_continued_blocks(self.catalog().continued_blocks()),

@@ -12,7 +12,7 @@ use feedstock::catalog::{Durations, Progress};
 use feedstock::doctor::{DoctorOptions, examine};
 use feedstock::order::Stop;
 use feedstock::storage::DiskCacheOptions;
-use feedstock::{BatchSize, OpenOptions};
+use feedstock::{BatchSize, OpenOptions, SampleId};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::future::Future;
@@ -140,6 +140,37 @@ impl Dataset {
     fn filter(&self, py: Python<'_>, sql: &str) -> PyResult<Self> {
         let (dataset, sql) = (self.0.get(py)?.clone(), sql.to_owned());
         Ok(Self(Own::new(call_long(py, move || dataset.filter(&sql))?)))
+    }
+
+    fn take(&self, py: Python<'_>, n: u64) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Self(Own::new(call(py, || dataset.take(n))?)))
+    }
+
+    fn skip(&self, py: Python<'_>, n: u64) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Self(Own::new(call(py, || dataset.skip(n))?)))
+    }
+
+    fn select(&self, py: Python<'_>, ids: Vec<u64>) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Self(Own::new(call(py, || dataset.select(ids.into_iter().map(SampleId)))?)))
+    }
+
+    /// Returns the filters of the parts of a split, in the sequence of `shares`.
+    fn split_filters(
+        &self,
+        py: Python<'_>,
+        key: String,
+        shares: Vec<(String, f64)>,
+        seed: u64,
+    ) -> PyResult<Vec<String>> {
+        let dataset = self.0.get(py)?.clone();
+        call_long(py, move || {
+            let shares: Vec<(&str, f64)> =
+                shares.iter().map(|(name, share)| (name.as_str(), *share)).collect();
+            wait(dataset.as_ref().split_filters(&key, &shares, seed))
+        })
     }
 
     fn columns(&self, py: Python<'_>, names: Vec<String>) -> PyResult<Self> {

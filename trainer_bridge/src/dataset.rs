@@ -3,7 +3,7 @@
 use crate::pipeline::Pipeline;
 use crate::{BatchSize, Result};
 use arrow::record_batch::RecordBatch;
-use feedstock_dataset::{AudioProbe, Catalog, OpenOptions, Plan, Shuffle, Stop};
+use feedstock_dataset::{AudioProbe, Catalog, OpenOptions, Plan, SampleId, Shuffle, Stop};
 use feedstock_ingest::{RawBatches, RawOptions};
 use feedstock_ops::ChainSpec;
 use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header, unsupported_codec};
@@ -119,6 +119,59 @@ impl Dataset {
         Ok(Self(io.block_on(async move { self.0.filter(&sql).await })?))
     }
 
+    /// Keeps the first `n` of the selected samples, in catalog order, or all of them if there are fewer. Filters and other
+    /// steps apply in the sequence of their calls. See [`feedstock_dataset::Dataset::take`].
+    ///
+    /// ```
+    /// use feedstock_trainer_bridge::Dataset;
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// assert_eq!(dataset.clone().filter("sample_id >= 4")?.take(8)?.len(), 8);
+    /// assert_eq!(dataset.take(8)?.filter("sample_id >= 4")?.len(), 4);
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `BadConfig` for 0, and for a mix.
+    pub fn take(self, n: u64) -> Result<Self> {
+        Ok(Self(self.0.take(n)?))
+    }
+
+    /// Leaves out the first `n` of the selected samples, in catalog order. 0 changes nothing. See
+    /// [`feedstock_dataset::Dataset::skip`].
+    ///
+    /// # Errors
+    /// `BadConfig` if no sample is left, and for a mix.
+    pub fn skip(self, n: u64) -> Result<Self> {
+        Ok(Self(self.0.skip(n)?))
+    }
+
+    /// Keeps the samples with these ids, as batches and skip reports state them. See [`feedstock_dataset::Dataset::select`].
+    ///
+    /// # Errors
+    /// `BadConfig` for no ids, an id that is listed twice, is not in the catalog or is left out by an earlier step.
+    pub fn select(self, ids: impl IntoIterator<Item = SampleId>) -> Result<Self> {
+        Ok(Self(self.0.select(ids)?))
+    }
+
+    /// Splits the selected samples by a key: samples with equal keys are in the same part. `shares` are the names of the parts
+    /// and their shares of the keys. Blocks while it reads the columns of the key. See
+    /// [`feedstock_dataset::Dataset::split_by`].
+    ///
+    /// # Errors
+    /// `BadConfig` for a key that is not valid, shares that do not sum to 1, and a part without samples.
+    pub fn split_by(&self, key: &str, shares: &[(&str, f64)], seed: u64) -> Result<Vec<(String, Self)>> {
+        let parts = futures::executor::block_on(self.0.split_by(key, shares, seed))?;
+        Ok(parts.into_iter().map(|(name, part)| (name, Self(part))).collect())
+    }
+
     /// Keeps only these columns in batches.
     ///
     /// # Errors
@@ -127,7 +180,7 @@ impl Dataset {
         Ok(Self(self.0.columns(names)?))
     }
 
-    /// Returns the number of samples that the filters keep, at least 1.
+    /// Returns the number of selected samples, at least 1.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a data set is never empty: opening or filtering it would fail"

@@ -18,8 +18,13 @@ pub struct Fingerprint {
     /// How the samples are cut into blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<u64>,
-    /// A hash of the filter's text and of the samples that it keeps; 0 without a filter.
+    /// A hash of the text of the filter, or of all steps that select samples, and of the samples that they keep; 0 if all
+    /// samples are kept.
     pub filter: u64,
+    /// The steps that select samples, such as `filter.take(100)`, for errors: `filter` has a hash of them. None if only
+    /// filters select.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<String>,
     /// `none`, `window` or `full`.
     pub shuffle: ShuffleKind,
     /// The seed of the order.
@@ -112,6 +117,7 @@ impl Cursor {
 }
 
 const FILTER_ADVICE: &str = "open the data set with the filter it was saved with";
+const SELECTION_ADVICE: &str = "take, skip and select the samples as they were when it was saved";
 
 impl Fingerprint {
     /// Returns how samples are shuffled: `windows of 2440 samples in pieces of 2, 64 lanes`.
@@ -185,6 +191,8 @@ impl Fingerprint {
         if (self.filter == 0) != (found.filter == 0) {
             differs("filter", &hex(self.filter), &hex(found.filter), FILTER_ADVICE)?;
         }
+        let (selects, selected) = self.differing_selections(found);
+        differs("selection", &selects, &selected, SELECTION_ADVICE)?;
         let (seed, kind) = (found.seed, found.shuffle);
         let mut derived = Self { seed, shuffle: kind, version: found.version, ..self.clone() };
         derived.mixing.clone_from(&found.mixing);
@@ -208,6 +216,7 @@ impl Fingerprint {
         };
         differs("plan version", &here, &there, advice)?;
         self.check_mixing(found)?;
+        let (selects, selected) = self.differing_selections(found);
         let fields = [
             (
                 "catalog",
@@ -227,6 +236,7 @@ impl Fingerprint {
                 found.blocks.map_or(String::new(), hex),
                 "open the data set with the saved block_bytes; releases before 0.2 made blocks of more than 256 files",
             ),
+            ("selection", selects, selected, SELECTION_ADVICE),
             ("filter", hex(self.filter), hex(found.filter), FILTER_ADVICE),
             (
                 "shuffle",
@@ -256,6 +266,17 @@ impl Fingerprint {
         let advice = "one of the parts changed since, or the parts are in another order";
         differs("mixed data sets", &parts(self), &parts(found), advice)?;
         self.check_bucketing(found)
+    }
+
+    /// Returns both selections in words, which are empty if the steps are the same.
+    fn differing_selections(&self, found: &Self) -> (String, String) {
+        let shown = |print: &Self| match (&print.selection, print.filter) {
+            _ if self.selection == found.selection => String::new(),
+            (Some(steps), _) => steps.clone(),
+            (None, 0) => "all samples".to_owned(),
+            (None, _) => "filter".to_owned(),
+        };
+        (shown(self), shown(found))
     }
 
     fn check_mixing(&self, found: &Self) -> Result<()> {

@@ -25,7 +25,7 @@ pub struct PlanInput {
     pub selection: Option<Selection>,
     /// The identity of the data set, and its cut into blocks.
     pub data: DataHashes,
-    /// The filter's text, for the fingerprint.
+    /// The text of the filter or of all steps that select samples, for the fingerprint.
     pub filter: Option<String>,
     /// Encoded bytes of all blocks, which determine the default window.
     pub encoded_bytes: u64,

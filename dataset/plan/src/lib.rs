@@ -15,7 +15,7 @@
 //! samples that were left (`rest.rs`).
 //!
 //! Every process computes the same order from the same few numbers, so no process has to coordinate.
-//! Memory is O(blocks), whatever k is; a filter adds one bit a sample, and lengths add four bytes a sample.
+//! Memory is O(blocks), whatever k is; a filter adds one bit a sample, lengths four bytes a sample, and weights eight.
 //!
 //! ```
 //! use feedstock_base::{Position, SampleId};
@@ -64,6 +64,7 @@ mod quotas;
 mod random;
 mod rank_steps;
 mod rest;
+mod sample_set;
 mod saved;
 mod selection;
 mod shape_check;
@@ -75,6 +76,7 @@ mod stages;
 mod step;
 mod strand;
 mod walks;
+mod weights;
 
 pub use access::Access;
 pub use cursor::{Bucketing, Carried, Cursor, Fingerprint};
@@ -88,8 +90,10 @@ pub use plan::Plan;
 pub use planned::PlannedSample;
 pub use quality::{EpochReads, ExtentReads, LabelMix, MAX_MEASURED_ROWS, SampledSteps};
 pub use rest::{Left, Rest};
+pub use sample_set::SampleSet;
 pub use selection::Selection;
 pub use shuffle::{Shuffle, ShuffleKind};
 pub use size::StepSize;
 pub use step::{PlannedRow, Step, StepShape, Tail};
 pub use strand::{StrandSet, Strands};
+pub use weights::draws_by_weight;

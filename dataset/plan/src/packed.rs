@@ -1,4 +1,4 @@
-//! The rest of an epoch as text, for workers: columns of differences, deflated, in base64. About 4 bytes a sample.
+//! Numbers as text, for workers: differences, deflated, in base64. The rest of an epoch takes about 4 bytes a sample.
 
 use crate::cursor::Carried;
 use crate::rest::Rest;
@@ -13,6 +13,25 @@ use std::io::Read;
 const MAX_SAMPLES: u64 = 1 << 26;
 /// A sample's index, its lane and its pass.
 const SAMPLE_BYTES: u64 = 8 + 2 + 4;
+
+/// Returns bytes as text: deflated, in base64.
+pub(crate) fn deflated(bytes: &[u8]) -> String {
+    let mut deflated = Vec::new();
+    // Reading from memory into memory does not fail.
+    let _ = DeflateEncoder::new(bytes, Compression::fast()).read_to_end(&mut deflated);
+    STANDARD.encode(deflated)
+}
+
+/// Returns the bytes of a text that [`deflated`] made, one byte more than `most` of them at most.
+pub(crate) fn inflated(text: &str, most: u64) -> Result<Vec<u8>, String> {
+    let deflated = STANDARD.decode(text).map_err(|e| e.to_string())?;
+    let mut bytes = Vec::new();
+    DeflateDecoder::new(deflated.as_slice())
+        .take(most + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| e.to_string())?;
+    Ok(bytes)
+}
 
 /// The form that is sent to workers.
 #[derive(Serialize, Deserialize)]
@@ -34,14 +53,11 @@ impl From<&Rest> for Packed {
         }
         bytes.extend(rest.lanes.iter().flat_map(|lane| lane.to_le_bytes()));
         bytes.extend(rest.passes.iter().flat_map(|pass| pass.to_le_bytes()));
-        let mut deflated = Vec::new();
-        // Reading from memory into memory does not fail.
-        let _ = DeflateEncoder::new(bytes.as_slice(), Compression::fast()).read_to_end(&mut deflated);
         Self {
             epoch: rest.epoch,
             samples: rest.samples.len() as u64,
             carried: rest.carried.clone(),
-            columns: STANDARD.encode(deflated),
+            columns: deflated(&bytes),
         }
     }
 }
@@ -56,13 +72,8 @@ impl TryFrom<Packed> for Rest {
                 "the rest of an epoch has {samples} samples; at most {MAX_SAMPLES} are sent"
             ));
         }
-        let deflated = STANDARD.decode(columns).map_err(|e| format!("the rest of an epoch: {e}"))?;
-        let mut bytes = Vec::new();
-        let most = samples * SAMPLE_BYTES;
-        DeflateDecoder::new(deflated.as_slice())
-            .take(most + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|e| format!("the rest of an epoch: {e}"))?;
+        let bytes = inflated(&columns, samples * SAMPLE_BYTES)
+            .map_err(|why| format!("the rest of an epoch: {why}"))?;
         let samples = usize::try_from(samples).map_err(|e| e.to_string())?;
         let (ids, others) = bytes.split_at_checked(8 * samples).ok_or("the rest of an epoch is cut off")?;
         let (lanes, passes) =

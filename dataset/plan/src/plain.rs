@@ -58,10 +58,12 @@ impl PlainFacts {
         Ok((facts, window))
     }
 
-    /// Returns the ids of all selected samples, in catalog order.
-    pub(crate) fn selected(&self) -> impl Iterator<Item = SampleId> + '_ {
-        let all = 0..self.block_starts.last().copied().unwrap_or(0);
-        all.map(SampleId).filter(|&sample| self.is_selected(sample))
+    /// Returns the samples of all draws, in catalog order.
+    pub(crate) fn selected(&self) -> Box<dyn Iterator<Item = SampleId> + '_> {
+        match &self.selection {
+            None => Box::new((0..self.block_starts.last().copied().unwrap_or(0)).map(SampleId)),
+            Some(selection) => Box::new(selection.draws()),
+        }
     }
 
     /// Whether the filter keeps a sample.
@@ -69,7 +71,7 @@ impl PlainFacts {
         self.selection.as_ref().is_none_or(|kept| kept.contains(sample))
     }
 
-    /// Returns the number of selected samples of `block`.
+    /// Returns the number of draws from `block`.
     pub(crate) fn selected_in(&self, block: BlockId) -> u64 {
         let ranks = self.ranks_in(block);
         ranks.end - ranks.start
@@ -94,9 +96,10 @@ impl PlainFacts {
         let run = match &self.selection {
             None => ranks,
             Some(selection) => {
-                let start =
-                    selection.nth_from(self.block_starts[block.0 as usize], ranks.start - within.start);
-                selection.near(start, ranks.end - ranks.start, sample.0, piece)
+                // A sample that is drawn several times belongs to the piece of its first draw.
+                let at = block.0 as usize;
+                let (start, samples) = selection.begun_in(ranks, at, self.block_starts[at]);
+                selection.near(start, samples, sample.0, piece)
             }
         };
         let is_in_next = run.start >= self.block_starts[block.0 as usize + 1];
@@ -136,53 +139,53 @@ impl PlainFacts {
         }
     }
 
-    /// Returns the ranks of `block`'s selected samples: their numbers among all selected samples.
+    /// Returns the ranks of `block`'s draws: their numbers among all draws.
     fn ranks_in(&self, block: BlockId) -> Range<u64> {
         let b = block.0 as usize;
         self.selected_starts[b]..self.selected_starts[b + 1]
     }
 
-    /// Returns the number of selected samples of an extent.
+    /// Returns the number of draws from an extent.
     pub(crate) fn selected_of(&self, extent: Extent) -> u64 {
         let ranks = self.ranks_of(extent);
         ranks.end - ranks.start
     }
 
-    /// Returns the ranks of an extent's selected samples.
+    /// Returns the ranks of the draws from an extent.
     fn ranks_of(&self, extent: Extent) -> Range<u64> {
         let samples = extent.range();
         self.rank_of(extent.block, samples.start)..self.rank_of(extent.block, samples.end)
     }
 
-    /// Returns the number of selected samples before `sample`, which is in `block` or at its end.
+    /// Returns the number of draws before `sample`, which is in `block` or at its end.
     fn rank_of(&self, block: BlockId, sample: u64) -> u64 {
         let b = block.0 as usize;
         match &self.selection {
             None => sample,
-            Some(selection) => self.selected_starts[b] + selection.count(self.block_starts[b]..sample),
+            Some(selection) => selection.draws_before(b, self.block_starts[b], sample),
         }
     }
 
-    /// Returns the `nth` selected sample in catalog order.
+    /// Returns the `nth` draw in catalog order.
     fn nth_selected(&self, nth: u64) -> PlannedSample {
         let block = self.selected_starts.partition_point(|&start| start <= nth) - 1;
         #[expect(clippy::cast_possible_truncation, reason = "block ids are u32")]
         self.nth_in_block(BlockId(block as u32), nth - self.selected_starts[block])
     }
 
-    /// Returns the `nth` selected sample of `block`.
+    /// Returns the `nth` draw from `block`.
     fn nth_in_block(&self, block: BlockId, nth: u64) -> PlannedSample {
         let start = self.block_starts[block.0 as usize];
-        let sample = match &self.selection {
-            None => start + nth,
-            Some(selection) => selection.nth_from(start, nth),
+        let (sample, pass) = match &self.selection {
+            None => (start + nth, 0),
+            Some(selection) => selection.draw(block.0 as usize, start, nth),
         };
         #[expect(clippy::cast_possible_truncation, reason = "a block's samples are counted in u32")]
         PlannedSample {
             sample: SampleId(sample),
             block,
             row: (sample - start) as u32,
-            pass: 0,
+            pass,
             lane: Lane(0),
             turn: block.0.into(),
         }

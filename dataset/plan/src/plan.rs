@@ -52,6 +52,7 @@ impl Plan {
             catalog: data.identity,
             blocks: Some(data.blocks),
             filter,
+            selection: None,
             shuffle: base.kind,
             seed: shuffle.seed(),
             lanes: base.lanes.count(),
@@ -142,6 +143,7 @@ impl Plan {
             catalog: data.identity,
             blocks: Some(data.blocks),
             filter: if filters.iter().all(|filter| *filter == 0) { 0 } else { random::hash(&filters) },
+            selection: None,
             shuffle: shuffle.kind(),
             seed: shuffle.seed(),
             lanes,
@@ -467,6 +469,12 @@ impl Plan {
         let blocks = self.facts.base.block_starts().len() - 1;
         assert_eq!(continued.len(), blocks, "one bit for each block");
         self.with(|facts| facts.continued = Some(continued))
+    }
+
+    /// Returns the same order, with a name for its selection in the fingerprint: for errors about cursors of other selections.
+    #[must_use]
+    pub fn with_selection_named(self, steps: String) -> Self {
+        self.with(|facts| facts.fingerprint.selection = Some(steps))
     }
 
     /// Whether several data sets are mixed.

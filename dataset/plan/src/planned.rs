@@ -11,7 +11,7 @@ pub struct PlannedSample {
     pub block: BlockId,
     /// Its row in that block.
     pub row: u32,
-    /// How often the epoch has drawn its data set whole before: 0 except in a mix, whose parts may repeat.
+    /// How often the epoch has drawn the sample before: 0 except with weights, and in a mix, whose parts may repeat whole.
     pub pass: u64,
     /// Its lane; in a mix, lanes are counted through the parts.
     pub lane: Lane,

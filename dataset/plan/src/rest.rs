@@ -20,7 +20,7 @@ pub struct Left {
     pub sample: SampleId,
     /// Its lane.
     pub lane: Lane,
-    /// How often the epoch has drawn its data set whole before.
+    /// How often the epoch has drawn the sample before.
     pub pass: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Rest {
     pub(crate) carried: Vec<Carried>,
     pub(crate) samples: Vec<u64>,
     pub(crate) lanes: Vec<u16>,
-    /// Empty if all are 0, as in everything but mixes whose parts repeat.
+    /// Empty if all are 0, as without weights and in everything but mixes whose parts repeat.
     pub(crate) passes: Vec<u32>,
 }
 

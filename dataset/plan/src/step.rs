@@ -57,7 +57,7 @@ pub struct PlannedRow {
     pub block: BlockId,
     /// Its row in that block.
     pub row: u32,
-    /// How often the epoch has drawn its data set whole before: random ops must differ between passes.
+    /// How often the epoch has drawn the sample before: random ops must differ between passes.
     pub pass: u64,
     /// Its lane.
     pub lane: Lane,

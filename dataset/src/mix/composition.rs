@@ -7,7 +7,7 @@
 
 use super::union::union_catalog;
 use crate::catalog::{Content, StoredPart, UnionInput, index};
-use crate::dataset::{Composition, both};
+use crate::dataset::Composition;
 use crate::open::{Opened, place_hash};
 use crate::{Dataset, DatasetSpec, Error, Result, Selection, SourceSpec};
 use arrow::array::BooleanBufferBuilder;
@@ -47,26 +47,6 @@ impl Dataset {
     /// Returns its name in errors when it is a part.
     pub(crate) fn part_name(&self) -> &str {
         self.name.as_deref().unwrap_or(self.uri())
-    }
-
-    /// Returns the filter's text for the fingerprint; for a concatenation, the filters of all its stored parts in sequence.
-    pub(crate) fn filter_text(&self) -> Option<Arc<str>> {
-        let Composition::Concat(_) = &self.composition else { return self.filter_sql.clone() };
-        let filters = self.stored_filters();
-        let texts =
-            || filters.iter().map(|filter| filter.as_deref().into()).collect::<Vec<serde_json::Value>>();
-        filters.iter().any(Option::is_some).then(|| serde_json::Value::from(texts()).to_string().into())
-    }
-
-    /// Returns the filter of each stored part: its own and those of the concatenations that contain it.
-    pub(crate) fn stored_filters(&self) -> Vec<Option<Arc<str>>> {
-        match &self.composition {
-            Composition::Concat(parts) => {
-                let filters = parts.iter().flat_map(Self::stored_filters);
-                filters.map(|own| both(own, self.filter_sql.clone())).collect()
-            }
-            Composition::Stored | Composition::Mix(_) => vec![self.filter_sql.clone()],
-        }
     }
 
     /// Returns the stored data sets that it consists of, as parts of a union.
@@ -139,7 +119,7 @@ impl Dataset {
             source,
             place_hash,
         });
-        Ok(Self { opened, selection, filter_sql: None, columns, name: None, composition })
+        Ok(Self { opened, selection, steps: Arc::default(), columns, name: None, composition })
     }
 }
 

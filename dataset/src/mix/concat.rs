@@ -73,9 +73,13 @@ impl Dataset {
     fn sequence_specs(&self) -> Vec<DatasetSpec> {
         let spec = self.part_spec();
         match spec {
-            DatasetSpec { source: SourceSpec::Concat { parts }, filter: None, columns: None, name: None } => {
-                parts
-            }
+            DatasetSpec {
+                source: SourceSpec::Concat { parts },
+                filter: None,
+                steps,
+                columns: None,
+                name: None,
+            } if steps.is_empty() => parts,
             spec => vec![spec],
         }
     }

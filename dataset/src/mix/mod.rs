@@ -7,8 +7,9 @@ mod union;
 
 use crate::catalog::Catalog;
 use crate::catalog::index;
-use crate::dataset::{Composition, Mix, both};
+use crate::dataset::{Composition, Mix};
 use crate::planning::plan_input;
+use crate::steps::text_after;
 use crate::{Dataset, Error, Result, SourceSpec};
 use feedstock_plan::{Plan, Selection, Shuffle, Stop};
 use std::sync::Arc;
@@ -98,8 +99,7 @@ impl Dataset {
             let catalog = part.catalog();
             let mut input = plan_input(catalog);
             input.selection = self.selection().and_then(|kept| part_of(kept, catalog, first));
-            let filter = both(part.filter_text(), self.filter_sql.clone());
-            input.filter = filter.as_deref().map(str::to_owned);
+            input.filter = text_after(part.selection_text(), &self.steps);
             first += catalog.samples();
             (input, weight)
         });

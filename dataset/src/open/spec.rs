@@ -2,6 +2,7 @@
 
 use super::options::OpenOptions;
 use super::probe::Durations;
+use crate::steps::SelectionStep;
 use crate::storage::{absolute, shown};
 use crate::{BadShards, Layout, Result, Stop, TarHeaders};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,9 @@ pub struct DatasetSpec {
     pub source: SourceSpec,
     /// The filters, as one SQL expression; of a mix or a concatenation, in addition to those of its parts.
     pub filter: Option<String>,
+    /// What selects samples after the filter, in sequence; if not empty, filters are here too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<SelectionStep>,
     /// The chosen columns; `None` for all.
     pub columns: Option<Vec<String>>,
     /// Its name in a mix or a concatenation.

@@ -4,8 +4,10 @@
 
 pub(crate) mod labels;
 mod scan;
+mod split;
 mod table;
 
+pub(crate) use self::split::SPLIT;
 use crate::catalog::SAMPLE_ID;
 use crate::open::Opened;
 use crate::{Error, ErrorKind, Result};
@@ -27,10 +29,11 @@ use table::CatalogTable;
 /// The name of the only table.
 const TABLE: &str = "catalog";
 
-/// Returns a context with the table `catalog` and the data set's functions.
+/// Returns a context with the table `catalog`, `feedstock_split` and the data set's functions.
 pub(crate) fn context(opened: &Arc<Opened>) -> Result<SessionContext> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(threads));
+    context.register_udf(split::split_function());
     for function in &opened.functions {
         context.register_udf(function.as_ref().clone());
     }
@@ -79,6 +82,30 @@ pub(crate) async fn evaluate(opened: &Arc<Opened>, sql: &str) -> Result<BooleanB
             Ok(BooleanBuffer::new(bits.into(), 0, samples))
         };
         run.await.map_err(|e| explain(e, &format!("the filter `{sql}`"), &opened))
+    };
+    io.run(task).await
+}
+
+/// Rejects an expression that cannot be the key of a split: one that is not valid alone, that changes, or that reads sample
+/// ids, which are others when files are added.
+pub(crate) async fn check_key(opened: &Arc<Opened>, sql: &str) -> Result<()> {
+    let io = opened.storage.io().clone();
+    let (opened, sql) = (opened.clone(), sql.to_owned());
+    let task = async move {
+        let run = async {
+            let table = table_of(&opened).await?;
+            let key = table.parse_sql_expr(&sql)?;
+            refuse_changing(&key)?;
+            if key.column_refs().iter().any(|column| column.name() == SAMPLE_ID) {
+                return Err(external(Error::config(format!(
+                    "{SAMPLE_ID} cannot be part of a key: samples get other ids when files are added; use a column of \
+                     the data"
+                ))));
+            }
+            table.select(vec![key])?; // which knows its columns and types
+            Ok(())
+        };
+        run.await.map_err(|e| explain(e, &format!("the key `{sql}`"), &opened))
     };
     io.run(task).await
 }

@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import numpy as np
+
 from feedstock.errors import ConfigError
 
 _MOST = 2**63 - 1
@@ -42,6 +44,19 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be a string; got {value!r}")
     return value
+
+
+def sample_ids(name: str, value: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Returns ``value`` as a sorted array if it is an iterable of integers >= 0; an array or a tensor of them, too."""
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
+        ids = value
+        if len(ids) > 0:
+            whole(f"each of {name}", ids.min())
+    elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        ids = np.array([whole(f"each of {name}", one) for one in value], dtype=np.uint64)
+    else:
+        raise ConfigError(f"{name} must be a list of integers >= 0; got {value!r}")
+    return np.sort(ids.astype(np.uint64))
 
 
 def column_names(name: str, value: Any) -> list[str]:

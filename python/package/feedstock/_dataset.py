@@ -1,4 +1,4 @@
-"""Data sets: opening, filtering, mixing and concatenating them."""
+"""Data sets: opening, selecting, mixing and concatenating them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from feedstock import _feedstock
-from feedstock._check import column_names, folders, number, one_of, text, whole, whole_or_none
+from feedstock._check import (
+    column_names,
+    folders,
+    number,
+    one_of,
+    sample_ids,
+    text,
+    whole,
+    whole_or_none,
+)
 from feedstock._pipeline import Pipeline
 from feedstock.errors import ConfigError
 
@@ -64,7 +73,7 @@ class Dataset:
     The first opening lists the objects and builds a catalog, which is stored. Later openings compare a catalog of up to
     100,000 objects with a new listing.
 
-    Immutable: ``filter``, ``columns`` and ``named`` return a new data set. Picklable: unpickling opens it again.
+    Immutable: ``filter``, ``take``, ``columns`` and the like return new data sets. Picklable: unpickling opens it again.
 
     Args:
         uri: A folder or prefix, one object, or a pattern such as ``"s3://bucket/train-{000..099}.tar"``. Schemes:
@@ -269,6 +278,99 @@ class Dataset:
         """
         return self._made(self._native.filter(text("sql", sql)), ("filter", self, sql))
 
+    def take(self, n: int) -> Dataset:
+        """Keeps the first ``n`` of the selected samples, in catalog order, or all of them if there are fewer.
+
+        Calls apply in their sequence: ``filter(…).take(100)`` has the first 100 samples that the filter keeps, and
+        ``take(100).filter(…)`` those of the first 100 samples that the filter keeps. The catalog's order is that of
+        the files by name, before any shuffle; for a random part, use ``split_by`` on a key.
+
+        Args:
+            n: Samples, at least 1.
+
+        Raises:
+            ConfigError: ``n`` is below 1, or the data set is a mix: take from its parts.
+
+        Example:
+            >>> data = fs.Dataset(images)
+            >>> len(data.take(3)), len(data.skip(3)), len(data.take(1000))
+            (3, 5, 8)
+        """
+        n = whole("n", n, 1)
+        return self._made(self._native.take(n), ("take", self, n))
+
+    def skip(self, n: int) -> Dataset:
+        """Leaves out the first ``n`` of the selected samples, in catalog order; see ``take``.
+
+        Args:
+            n: Samples, at least 0.
+
+        Raises:
+            ConfigError: No sample is left, or the data set is a mix.
+        """
+        n = whole("n", n)
+        return self._made(self._native.skip(n), ("skip", self, n))
+
+    def select(self, ids: Iterable[int]) -> Dataset:
+        """Keeps the samples with these ids.
+
+        A sample's id is its place in the catalog: ``batch.sample_ids``, and ``sample_id`` in SQL and in
+        ``loader.skip_report()``. Data sets with other files have other ids. In a mix or a
+        concatenation, ids continue from part to part.
+
+        Args:
+            ids: Different integers, in any sequence: a list, a set, an array. Their sequence has no effect.
+
+        Raises:
+            ConfigError: No ids, an id that is listed twice or does not exist, or one that an earlier step left out.
+
+        Example:
+            >>> data = fs.Dataset(images)
+            >>> batch = next(iter(data.select([7, 2]).batch(2).loader()))
+            >>> batch.sample_ids.tolist()
+            [2, 7]
+        """
+        chosen = sample_ids("ids", ids)
+        return self._made(self._native.select(chosen.tolist()), ("select", self, chosen))
+
+    def split_by(self, key: str, shares: Mapping[str, float], seed: int = 0) -> dict[str, Dataset]:
+        """Splits the selected samples by a key, so that samples with equal keys are in the same part.
+
+        A hash of the key and the seed decides. A sample stays in its part when files are added or removed, and when
+        the data are stored in another layout. Shares are those of the keys: with few keys, or keys of different
+        frequency, the samples' shares differ. Samples whose key is null are all in the first part.
+
+        Each part is the data set with a filter, such as ``"feedstock_split(speaker, 0) < 0.9"``.
+        For texts and integers, ``feedstock_split(key, seed)`` is
+        ``(xxhash.xxh64_intdigest(str(key).encode(), seed) >> 11) / 2**53``.
+
+        Args:
+            key: A column of texts, integers, flags or bytes, or an SQL expression with such values:
+                ``"split_part(path, '/', 1)"``. It must not use ``sample_id``, which changes when files are added.
+            shares: The share of each part, above 0, by its name. They must sum to 1. In another sequence, parts have
+                other samples.
+            seed: At least 0; default 0. Another seed is another split.
+
+        Raises:
+            ConfigError: The key or a share is not valid, shares do not sum to 1, or a part has no samples.
+
+        Example:
+            >>> parts = fs.Dataset(images).split_by("label", {"train": 0.75, "val": 0.25}, seed=3)
+            >>> list(parts), len(parts["train"]) + len(parts["val"])
+            (['train', 'val'], 8)
+        """
+        if not isinstance(shares, Mapping):
+            raise ConfigError(f"shares must be a dict of shares by name; got {shares!r}")
+        named = [(text("a name in shares", name), number("a share", share)) for name, share in shares.items()]
+        filters = self._native.split_filters(text("key", key), named, whole("seed", seed))
+        parts = {}
+        for (name, _), sql in zip(named, filters, strict=True):
+            try:
+                parts[name] = self.filter(sql)
+            except ConfigError as error:
+                raise ConfigError(f"split_by: the part {name}: {error}") from None
+        return parts
+
     def columns(self, names: Sequence[str]) -> Dataset:
         """Keeps only these columns, in this order. Other columns are not read."""
         chosen = column_names("columns", names)
@@ -350,7 +452,7 @@ class Dataset:
         return self._native.uri()
 
     def __len__(self) -> int:
-        """Returns the number of samples that the filters keep."""
+        """Returns the number of selected samples."""
         return self._native.samples()
 
     @_begins(Pipeline.map)

@@ -22,6 +22,7 @@ mod pieces;
 mod prefetch;
 mod remap;
 mod same_names;
+mod selecting;
 mod simulate;
 mod speech;
 mod views;

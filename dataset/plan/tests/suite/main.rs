@@ -8,3 +8,4 @@ mod mix;
 mod order;
 mod quality;
 mod rest;
+mod weights;

@@ -1,0 +1,139 @@
+"""``take``, ``skip``, ``select`` and ``split_by``: what they keep, pickles, states, workers, bad input."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from served import worker
+
+import feedstock as fs
+
+
+@pytest.fixture(scope="module")
+def data(imagenet: Path) -> fs.Dataset:
+    return fs.Dataset(imagenet).columns(["label"])
+
+
+def ids(dataset: fs.Dataset) -> list[int]:
+    """Returns the ids of an epoch in catalog order."""
+    return [int(sample) for batch in dataset.batch(len(dataset)).loader() for sample in batch.sample_ids]
+
+
+SELECTIONS: list[tuple[Callable[[fs.Dataset], fs.Dataset], list[int] | None]] = [
+    (lambda data: data.take(7), list(range(7))),
+    (lambda data: data.take(1_000), list(range(200))),
+    (lambda data: data.skip(195), list(range(195, 200))),
+    (lambda data: data.skip(0), list(range(200))),
+    (lambda data: data.skip(5).take(3), [5, 6, 7]),
+    (lambda data: data.filter("sample_id % 10 = 3").take(2), [3, 13]),
+    (lambda data: data.take(20).filter("sample_id % 10 = 3"), [3, 13]),
+    (lambda data: data.select({170, 4, 9}), [4, 9, 170]),
+    (lambda data: data.select(np.array([170, 4, 9], dtype=np.int32)).skip(1), [9, 170]),
+    (lambda data: data.split_by("label", {"train": 0.7, "val": 0.3}, 4)["val"], None),
+]
+
+
+@pytest.mark.parametrize(("select", "expected"), SELECTIONS)
+def test_selections_survive_pickling_resumes_and_other_world_sizes(data, select, expected) -> None:
+    chosen = select(data)
+    kept = ids(chosen)
+    assert len(chosen) == len(kept)
+    assert expected is None or kept == expected
+    again = pickle.loads(pickle.dumps(chosen))
+    assert ids(again) == kept
+
+    pipeline = chosen.shuffle(seed=3).batch(global_batch_size=2)
+    with pipeline.loader() as loader:
+        first = next(iter(loader)).sample_ids.tolist()
+        state = loader.state_dict()
+    rest = []
+    for rank in range(2):
+        loader = again.shuffle(seed=3).batch(global_batch_size=2, tail="pad").loader(rank, 2)
+        loader.load_state_dict(state)
+        rest += [sample for batch in loader for sample in batch.sample_ids[batch.valid].tolist()]
+    assert sorted(first + rest) == kept
+
+
+def test_states_of_other_selections_are_refused(data) -> None:
+    def loader(chosen: fs.Dataset) -> fs.Loader:
+        return chosen.shuffle(seed=3).batch(2).loader()
+
+    state = loader(data.take(50)).state_dict()
+    for other, shown in [
+        (data, "all samples"),
+        (data.take(51), r"take\(51\)"),
+        (data.filter("label >= 0"), "filter"),
+        (data.skip(150), r"skip\(150\)"),
+        (data.select(range(50)), r"select\(50:"),
+    ]:
+        with pytest.raises(fs.ConfigError, match=rf"its selection is take\(50\), this pipeline's is {shown}"):
+            loader(other).load_state_dict(state)
+    parts = data.split_by("label", {"train": 0.7, "val": 0.3})
+    with pytest.raises(fs.ConfigError, match="its filter is"):
+        loader(parts["train"]).load_state_dict(loader(parts["val"]).state_dict())
+
+
+def test_splits_have_each_key_in_one_part(data) -> None:
+    parts = data.split_by("label", {"train": 0.6, "val": 0.2, "test": 0.2}, seed=11)
+    assert list(parts) == ["train", "val", "test"]
+    labels = {
+        name: {label for batch in part.batch(1).loader() for label in batch["label"].numpy().tolist()}
+        for name, part in parts.items()
+    }
+    assert sorted(sample for part in parts.values() for sample in ids(part)) == list(range(200))
+    assert sum(map(len, labels.values())) == len(set.union(*labels.values()))
+    number = data.sql("select feedstock_split('speaker-17', 1) as n")
+    pa = pytest.importorskip("pyarrow")
+    assert pa.table(number)["n"].to_pylist() == [0.6761595422746257]  # python-xxhash has the same
+
+
+def test_workers_open_the_same_selection(imagenet) -> None:
+    chosen = fs.Dataset(imagenet, catalog="memory").select(range(0, 200, 3)).skip(4)
+    pipeline = chosen.map("image", fs.decode_image(), fs.random_resized_crop(8)).shuffle(seed=2).batch(16)
+    serving = worker(imagenet)
+    alone = [(batch.sample_ids.tolist(), bytes(batch["image"].numpy())) for batch in pipeline.loader()]
+    made = [
+        (batch.sample_ids.tolist(), bytes(batch["image"].numpy()))
+        for batch in pipeline.loader(workers=serving.address)
+    ]
+    serving.stop()
+    assert made == alone
+
+
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        (lambda data: data.take(0), r"n must be an integer >= 1; got 0"),
+        (lambda data: data.take(-3), r"n must be an integer >= 1; got -3"),
+        (lambda data: data.take(1.5), r"n must be an integer >= 1; got 1\.5"),
+        (lambda data: data.skip(-1), r"n must be an integer >= 0; got -1"),
+        (lambda data: data.skip(200), r"skip\(200\) keeps none of the 200 samples"),
+        (lambda data: data.select([]), "select without ids"),
+        (lambda data: data.select([3, 1, 3]), "sample 3 is listed twice"),
+        (lambda data: data.select([5, 200]), "there is no sample 200; the ids are 0 to 199"),
+        (lambda data: data.take(5).select([5]), "sample 5 is left out by an earlier step"),
+        (lambda data: data.select([-1]), r"each of ids must be an integer >= 0; got -1"),
+        (lambda data: data.select(np.array([4, -1])), r"each of ids must be an integer >= 0; got .*-1"),
+        (lambda data: data.select([0.5]), r"each of ids must be an integer >= 0; got 0\.5"),
+        (lambda data: data.select("17"), r"ids must be a list of integers >= 0; got '17'"),
+        (lambda data: data.select(17), r"ids must be a list of integers >= 0; got 17"),
+        (lambda data: data.split_by("label", {"a": 0.9, "b": 0.2}), r"a 0\.9, b 0\.2 sum to 1\.1"),
+        (lambda data: data.split_by("label", {"a": 1.0, "b": 0}), r"the share of b must be a number > 0; got 0"),
+        (lambda data: data.split_by("label", {"a": "half", "b": 0.5}), "a share must be a number; got 'half'"),
+        (lambda data: data.split_by("label", {1: 0.5, "b": 0.5}), "a name in shares must be a string; got 1"),
+        (lambda data: data.split_by("label", [0.5, 0.5]), r"shares must be a dict of shares by name; got \[0\.5"),
+        (lambda data: data.split_by("label", {}), "at least 1 part"),
+        (lambda data: data.split_by("labl", {"a": 0.5, "b": 0.5}), "there is no column `labl`"),
+        (lambda data: data.split_by("sample_id", {"a": 0.5, "b": 0.5}), "sample_id cannot be part of a key"),
+        (lambda data: data.split_by("'one'", {"a": 0.5, "b": 0.5}), "split_by: the part (a|b): the filter"),
+        (lambda data: data.split_by("label", {"a": 0.5, "b": 0.5}, seed=-1), r"seed must be an integer >= 0"),
+        (lambda data: fs.Dataset.mix([(data, 1.0)]).take(5), "call take on its parts"),
+    ],
+)
+def test_bad_arguments_are_named(data, select, message) -> None:
+    with pytest.raises(fs.ConfigError, match=message):
+        select(data)
