@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def scene(row: int) -> tuple[Image.Image, Image.Image]:
     return Image.fromarray(rgb), mask
 
 
-def write(folder: Path, masks: list[bytes] | None = None) -> Path:
+def write(folder: Path, masks: Sequence[bytes | None] | None = None) -> Path:
     scenes = [scene(row) for row in range(ROWS)]
     table = pa.table(
         {
@@ -338,3 +339,12 @@ def test_doctor_finds_masks_that_a_joint_map_refuses(tmp_path: Path) -> None:
     assert "needs a palette or grey values" in columns["mask"]["refusals"][0]["reason"]
     with pytest.raises(fs.ConfigError, match="'label' is not a column of images; encoded columns: 'image', 'mask'"):
         data.doctor(masks=["label"])
+
+
+def test_a_null_mask_is_named(tmp_path: Path) -> None:
+    masks: list[bytes | None] = [encode(scene(row)[1]) for row in range(ROWS)]
+    masks[4] = None
+    data = fs.Dataset(str(write(tmp_path, masks)))
+    loader = data.map({"image": fs.image(), "mask": fs.mask()}, OPS).batch(8).loader(output="numpy")
+    with pytest.raises(fs.SampleError, match=r"a\.parquet row 4.*, column 'mask': the value is null"):
+        list(loader)

@@ -71,6 +71,8 @@ pub(crate) enum Verdict {
     /// Rejected by feedstock, not by the store.
     Forbidden,
     NoCredentials,
+    /// No connection was made, for a reason that remains unless connections were made before.
+    Unconnected,
     Exists,
     Config,
 }
@@ -101,7 +103,7 @@ impl Verdict {
             Self::Throttled | Self::Transient => ErrorKind::Retryable,
             Self::Missing | Self::NoStore | Self::Changed => ErrorKind::Gone,
             Self::Denied | Self::Forbidden | Self::NoCredentials => ErrorKind::Denied,
-            Self::Exists | Self::Config => ErrorKind::BadConfig,
+            Self::Unconnected | Self::Exists | Self::Config => ErrorKind::BadConfig,
         }
     }
 }
@@ -171,7 +173,7 @@ impl Failure {
                  (or the cloud's own variables), or request anonymous access"
             ),
             Verdict::Exists => format!("{what}: the object exists already ({cause})"),
-            Verdict::Forbidden | Verdict::Config => format!("{what}: {cause}"),
+            Verdict::Forbidden | Verdict::Unconnected | Verdict::Config => format!("{what}: {cause}"),
         };
         Error::new(self.verdict.kind(), message)
     }
@@ -191,7 +193,7 @@ fn store_verdict(error: &object_store::Error, answer: Answer, text: &str) -> Ver
         return Verdict::NoCredentials;
     }
     if Unconnected::within(error).is_some_and(|failure| failure.is_permanent) {
-        return Verdict::Config;
+        return Verdict::Unconnected;
     }
     let code = tag(text, "Code");
     match error {

@@ -13,7 +13,7 @@ use super::secret::Cleaner;
 use crate::Error;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -61,6 +61,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) cleaner: Cleaner,
     pub(crate) counters: Counters,
+    /// Whether any request has succeeded.
+    has_succeeded: AtomicBool,
     jitter: RandomState, // jitter must differ between processes, so it is the one ambient draw
     draws: AtomicU64,
 }
@@ -72,6 +74,7 @@ impl Shared {
             limits: Limits::new(deadline, stall),
             cleaner,
             counters: Counters::default(),
+            has_succeeded: AtomicBool::new(false),
             jitter: RandomState::new(),
             draws: AtomicU64::new(0),
         }
@@ -139,6 +142,7 @@ where
         let fault = match result {
             Ok(value) => {
                 permit.finish(Event::Success);
+                shared.has_succeeded.store(true, Ordering::Relaxed);
                 return Ok(value);
             }
             Err(fault) => fault,
@@ -146,6 +150,9 @@ where
         let is_unfinished = matches!(fault, Fault::Unfinished(_));
         let is_slow = matches!(fault, Fault::Slow { .. });
         let mut failure = Failure::judge(&fault, answer, &shared.cleaner);
+        if failure.verdict == Verdict::Unconnected && shared.has_succeeded.load(Ordering::Relaxed) {
+            failure.verdict = Verdict::Transient; // one server of several, or while it restarts
+        }
         match before.take().filter(|_| is_unfinished) {
             // That the time was over is little information.
             Some(before) => failure.cause.push_str(&format!("; the one before it failed because {before}")),

@@ -8,7 +8,7 @@ use tokio_rustls::rustls;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unconnected {
     pub(super) cause: String,
-    /// Whether another attempt would fail in the same way.
+    /// Whether another attempt will fail in the same way, unless a connection was made before.
     pub(super) is_permanent: bool,
 }
 
@@ -25,10 +25,8 @@ impl Unconnected {
             None => causes(failed).last()?.to_string(),
         };
         let advice = tls.map_or("", advice);
-        Some(Self {
-            cause: format!("cannot connect to {host}:{port}: {why}{advice}"),
-            is_permanent: !advice.is_empty(),
-        })
+        let cause = format!("cannot connect to {host}:{port}: {why}{advice}");
+        Some(Self { cause, is_permanent: tls.is_some_and(is_permanent) })
     }
 }
 
@@ -47,13 +45,19 @@ fn tls_error<'a>(cause: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Erro
     }
 }
 
-/// What to change, for failures that remain until the user changes something.
+fn is_permanent(error: &rustls::Error) -> bool {
+    use rustls::{Error as E, InvalidMessage};
+    matches!(error, E::InvalidCertificate(_) | E::InvalidMessage(InvalidMessage::InvalidContentType))
+}
+
+/// What to change, where the message of the error does not tell.
 fn advice(error: &rustls::Error) -> &'static str {
+    use rustls::{CertificateError, Error as E, InvalidMessage};
     match error {
-        rustls::Error::InvalidCertificate(_) => {
-            "; if an authority of your own issued the certificate, name its file in SSL_CERT_FILE"
+        E::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "; add the certificate of its authority to those that this machine trusts (update-ca-certificates)"
         }
-        rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => {
+        E::InvalidMessage(InvalidMessage::InvalidContentType) => {
             "; the server does not use TLS at this port: write http:// instead of https://"
         }
         _ => "",

@@ -197,7 +197,7 @@ async fn a_failure_to_connect_names_the_server_and_what_to_change() {
     let unknown = format!("https://localhost:{}/x", self_signed().await.port());
     for (uri, why, advice) in [
         (plain, "InvalidContentType", "write http:// instead of https://"),
-        (unknown, "invalid peer certificate", "SSL_CERT_FILE"),
+        (unknown, "invalid peer certificate", "update-ca-certificates"),
     ] {
         let storage = storage(options());
         let error = storage.head(&uri).await.unwrap_err();

@@ -169,7 +169,10 @@ impl<D: Destination> RunningStep<D> {
         scratch.allow(decoder_memory.saturating_add(lent_bytes).min(sample_bytes));
         scratch.take_warnings(); // of a sample that failed
         for (index, map) in self.context.maps.iter().enumerate() {
-            let name = || self.name(row);
+            let name = || match self.context.maps.len() {
+                1 => self.name(row),
+                _ => format!("{}, column '{}'", self.name(row), map.column),
+            };
             let about = |error: Error| {
                 error.with_sample(SampleContext {
                     sample: planned.sample,
