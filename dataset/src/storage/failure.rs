@@ -286,7 +286,7 @@ fn cause_text(error: &object_store::Error, text: &str, answer: Answer, cleaner: 
         out.push_str(part);
     }
     if out.is_empty() {
-        let last = Unconnected::within(error).map_or_else(|| innermost(error), |failure| failure.cause);
+        let last = Unconnected::within(error).map_or_else(|| innermost(error), ToString::to_string);
         out = if answer.for_credentials { format!("the machine's metadata service: {last}") } else { last };
     }
     cleaner.clean(&out)

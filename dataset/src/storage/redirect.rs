@@ -16,6 +16,7 @@ use super::allow::Allow;
 use super::client::{Reach, client};
 use super::percent::decode;
 use super::refused::Refused;
+use super::unconnected::Unconnected;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -110,7 +111,12 @@ impl HttpService for Redirecting {
         let (mut client, mut is_local) = (&self.first, true);
         for _ in 0..=HOPS_MAX {
             let mut next = request.clone();
-            let response = client.execute(request).await?;
+            let response = client.execute(request).await.map_err(|error| match error.kind() {
+                HttpErrorKind::Connect => {
+                    HttpError::new(HttpErrorKind::Connect, Unconnected::new(&at, error))
+                }
+                _ => error,
+            })?;
             let Some(to) = target(&at, next.method().as_str(), &response) else { return Ok(response) };
             is_local &= is_on_this_machine(&at);
             self.check(&at, &to, is_local).map_err(failed)?;

@@ -1,32 +1,50 @@
-//! Describes why no connection was made, so that the message names the host and what to change.
+//! A failure to connect, as an error within those of the HTTP client. It names the host, which object_store's errors do not, and
+//! what to change.
 
+use object_store::client::HttpError;
 use std::error::Error as StdError;
-use std::io;
+use std::{fmt, io};
 use tokio_rustls::rustls;
+use url::Url;
 
 /// A failure to connect.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Unconnected {
-    pub(super) cause: String,
+    message: String,
     /// Whether another attempt will fail in the same way, unless a connection was made before.
     pub(super) is_permanent: bool,
+    source: HttpError,
+}
+
+impl fmt::Display for Unconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Unconnected {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&self.source)
+    }
 }
 
 impl Unconnected {
-    /// Finds a failure to connect among the causes of `error`.
-    pub(super) fn within(error: &(dyn StdError + 'static)) -> Option<Self> {
-        let failed = causes(error).filter_map(|cause| cause.downcast_ref::<reqwest::Error>());
-        let failed = failed.last().filter(|failed| failed.is_connect())?;
-        let url = failed.url()?;
-        let (host, port) = (url.host_str()?, url.port_or_known_default()?);
-        let tls = causes(failed).find_map(tls_error);
-        let why = match tls {
-            Some(tls) => tls.to_string(),
-            None => causes(failed).last()?.to_string(),
-        };
-        let advice = tls.map_or("", advice);
-        let cause = format!("cannot connect to {host}:{port}: {why}{advice}");
-        Some(Self { cause, is_permanent: tls.is_some_and(is_permanent) })
+    /// Describes the failure `source` to connect to the host of `url`.
+    pub(super) fn new(url: &Url, source: HttpError) -> Self {
+        let host = url.host_str().unwrap_or_default();
+        let port = url.port_or_known_default().map_or(String::new(), |port| format!(":{port}"));
+        let tls = causes(&source).find_map(tls_error);
+        let why =
+            tls.map_or_else(|| causes(&source).last().map(ToString::to_string), |tls| Some(tls.to_string()));
+        let (why, advice) = (why.unwrap_or_default(), tls.map_or("", advice));
+        let message = format!("cannot connect to {host}{port}: {why}{advice}");
+        let is_permanent = tls.is_some_and(is_permanent);
+        Self { message, is_permanent, source }
+    }
+
+    /// Returns the failure to connect that caused `error`, if one did.
+    pub(super) fn within<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        causes(error).find_map(|cause| cause.downcast_ref())
     }
 }
 
