@@ -315,7 +315,7 @@ impl Dataset {
         found
     }
 
-    /// Returns the number of selected samples.
+    /// Returns the number of samples in an epoch: the selected ones; with [`weights`](Self::weights), their draws.
     pub fn len(&self) -> u64 {
         self.selection.as_ref().map_or_else(|| self.opened.catalog.samples(), |s| s.len())
     }

@@ -52,11 +52,13 @@ mod quality;
 mod recycled;
 mod runtime;
 mod selecting;
+mod splitting;
 mod sql;
 mod steps;
 mod storage;
 mod stored;
 mod travelling;
+mod weighting;
 
 pub use blocks::{Block, BlockReader};
 pub use cache::{DiskCache, DiskCacheOptions, DiskCacheStats};
@@ -68,8 +70,8 @@ pub use dataset::Dataset;
 pub use feedstock_base::{BlockId, Error, ErrorKind, Lane, Position, Rank, Result, SampleContext, SampleId};
 pub use feedstock_plan::{
     Access, Bucketing, Carried, Cursor, DataHashes, Digest, EpochOrder, Extent, ExtentReads, Fingerprint,
-    Left, Lengths, MAX_MEASURED_ROWS, Mixing, Plan, PlanInput, PlannedRow, PlannedSample, Rest, SampleSet,
-    Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
+    Left, Lengths, MAX_MEASURED_ROWS, Mixing, PackedSet, Plan, PlanInput, PlannedRow, PlannedSample, Rest,
+    SampleSet, Selection, Shuffle, ShuffleKind, Step, StepShape, StepSize, Stop, StrandSet, Strands, Tail,
 };
 pub use format::{BadShards, TarHeaders};
 pub use held::declared_array;

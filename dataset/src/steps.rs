@@ -1,6 +1,6 @@
 //! The steps by which users select samples, in the sequence of their calls.
 
-use feedstock_plan::{Cursor, SampleSet};
+use feedstock_plan::{Cursor, PackedSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -19,7 +19,17 @@ pub enum SelectionStep {
     /// All but the first samples, by catalog order.
     Skip(u64),
     /// These samples.
-    Select(SampleSet),
+    Select(PackedSet),
+    /// All samples, each drawn as often as its weight states. It is the last step.
+    Weights {
+        /// The weight, as an SQL expression.
+        weight: String,
+        /// Draws of an epoch; `None` for the number of selected samples.
+        samples: Option<u64>,
+    },
+    /// All samples, those of each class drawn as often as the largest class has samples. The class is an SQL expression. It
+    /// is the last step.
+    Balanced(String),
 }
 
 impl SelectionStep {
@@ -28,7 +38,9 @@ impl SelectionStep {
             Self::Filter(sql) => json!({ "filter": sql }),
             Self::Take(samples) => json!({ "take": samples }),
             Self::Skip(samples) => json!({ "skip": samples }),
-            Self::Select(set) => json!({ "select": set.digest().to_string() }),
+            Self::Select(set) => json!({ "select": set.digest() }),
+            Self::Weights { weight, samples } => json!({ "weights": weight, "samples": samples }),
+            Self::Balanced(class) => json!({ "balanced": class }),
         }
     }
 
@@ -38,6 +50,9 @@ impl SelectionStep {
             Self::Take(samples) => format!("take({samples})"),
             Self::Skip(samples) => format!("skip({samples})"),
             Self::Select(set) => format!("select({})", set.digest()),
+            Self::Weights { weight, samples: None } => format!("weights({weight})"),
+            Self::Weights { weight, samples: Some(samples) } => format!("weights({weight}, {samples})"),
+            Self::Balanced(class) => format!("balanced({class})"),
         }
     }
 }
@@ -60,8 +75,13 @@ pub(crate) fn only_filter(steps: &[SelectionStep]) -> Option<&str> {
     }
 }
 
+/// Returns the steps of both.
+pub(crate) fn joined(first: &[SelectionStep], second: &[SelectionStep]) -> Arc<[SelectionStep]> {
+    second.iter().fold(first.into(), |steps, step| with_step(&steps, step.clone()))
+}
+
 /// Returns the text for fingerprints: SQL if there is only a filter, as in cursors of releases that had no other steps.
-fn text(steps: &[SelectionStep]) -> Option<String> {
+pub(crate) fn text(steps: &[SelectionStep]) -> Option<String> {
     match steps {
         [] => None,
         [SelectionStep::Filter(sql)] => Some(sql.clone()),
@@ -77,9 +97,10 @@ pub(crate) fn text_after(before: Option<String>, steps: &[SelectionStep]) -> Opt
     }
 }
 
-/// Joins two filters into one SQL expression.
+/// Joins two filters into one SQL expression. A line end ends a comment, which would hide the parenthesis.
 pub(crate) fn and(first: &str, second: &str) -> String {
-    format!("({first}) AND ({second})")
+    let end = |sql: &str| if sql.contains("--") { "\n" } else { "" };
+    format!("({first}{}) AND ({second}{})", end(first), end(second))
 }
 
 /// Returns the steps in words: `filter.take(100)`; `parts` are those of the parts of a mix or a concatenation. `None` if only
@@ -108,6 +129,7 @@ pub(crate) fn shown(parts: &[Option<String>], steps: &[SelectionStep]) -> Option
 mod tests {
     use super::*;
     use feedstock_base::SampleId;
+    use feedstock_plan::SampleSet;
 
     fn filter(sql: &str) -> SelectionStep {
         SelectionStep::Filter(sql.into())
@@ -118,11 +140,16 @@ mod tests {
     fn the_texts_of_fingerprints_are_pinned() {
         assert_eq!(text(&[]), None);
         assert_eq!(text(&with_step(&[filter("a < 1")], filter("b"))).unwrap(), "(a < 1) AND (b)");
+        assert_eq!(
+            text(&joined(&[filter("a")], &[filter("b"), filter("c")])).unwrap(),
+            "((a) AND (b)) AND (c)"
+        );
+        assert_eq!(text(&joined(&[filter("a -- b")], &[filter("c")])).unwrap(), "(a -- b\n) AND (c)");
         let steps = with_step(&[filter("a < 1")], SelectionStep::Take(5));
         assert_eq!(text(&steps).unwrap(), r#"[{"filter":"a < 1"},{"take":5}]"#);
-        let set = SampleSet::new([4, 1, 7].map(SampleId)).unwrap();
+        let set = PackedSet::of(&SampleSet::new([4, 1, 7].map(SampleId)).unwrap());
         let steps = [SelectionStep::Skip(2), SelectionStep::Select(set)];
-        assert_eq!(text(&steps).unwrap(), r#"[{"skip":2},{"select":"3:PIN"}]"#);
+        assert_eq!(text(&steps).unwrap(), r#"[{"skip":2},{"select":"3:6349f343c467f56232c1984d2f48c640"}]"#);
         assert_eq!(
             text_after(Some("a".into()), &[SelectionStep::Take(1)]).unwrap(),
             r#"(a) AND ([{"take":1}])"#
@@ -147,7 +174,7 @@ mod tests {
 
     #[test]
     fn steps_are_the_same_after_they_were_sent() {
-        let set = SampleSet::new([4, 1, 7].map(SampleId)).unwrap();
+        let set = PackedSet::of(&SampleSet::new([4, 1, 7].map(SampleId)).unwrap());
         let steps =
             vec![filter("a"), SelectionStep::Take(5), SelectionStep::Skip(1), SelectionStep::Select(set)];
         let text = serde_json::to_string(&steps).unwrap();

@@ -152,25 +152,38 @@ impl Dataset {
         Ok(Self(Own::new(call(py, || dataset.skip(n))?)))
     }
 
-    fn select(&self, py: Python<'_>, ids: Vec<u64>) -> PyResult<Self> {
+    /// Keeps samples by ids, which are little-endian words of 8 bytes.
+    fn select(&self, py: Python<'_>, ids: &[u8]) -> PyResult<Self> {
         let dataset = self.0.get(py)?.clone();
-        Ok(Self(Own::new(call(py, || dataset.select(ids.into_iter().map(SampleId)))?)))
+        let ids = ids.as_chunks().0.iter().map(|id| SampleId(u64::from_le_bytes(*id)));
+        Ok(Self(Own::new(call(py, || dataset.select(ids))?)))
     }
 
-    /// Returns the filters of the parts of a split, in the sequence of `shares`.
-    fn split_filters(
+    fn weights(&self, py: Python<'_>, weight: String, samples: Option<u64>) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Self(Own::new(call_long(py, move || dataset.weights(&weight, samples))?)))
+    }
+
+    fn balanced(&self, py: Python<'_>, class: String) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Self(Own::new(call_long(py, move || dataset.balanced(&class))?)))
+    }
+
+    /// Returns the parts of a split, in the sequence of `shares`.
+    fn split_by(
         &self,
         py: Python<'_>,
         key: String,
         shares: Vec<(String, f64)>,
         seed: u64,
-    ) -> PyResult<Vec<String>> {
+    ) -> PyResult<Vec<(String, Self)>> {
         let dataset = self.0.get(py)?.clone();
-        call_long(py, move || {
+        let parts = call_long(py, move || {
             let shares: Vec<(&str, f64)> =
                 shares.iter().map(|(name, share)| (name.as_str(), *share)).collect();
-            wait(dataset.as_ref().split_filters(&key, &shares, seed))
-        })
+            dataset.split_by(&key, &shares, seed)
+        })?;
+        Ok(parts.into_iter().map(|(name, part)| (name, Self(Own::new(part)))).collect())
     }
 
     fn columns(&self, py: Python<'_>, names: Vec<String>) -> PyResult<Self> {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,55 @@ def test_splits_have_each_key_in_one_part(data) -> None:
     assert pa.table(number)["n"].to_pylist() == [0.6761595422746257]  # python-xxhash has the same
 
 
+def drawn(dataset: fs.Dataset) -> Counter[int]:
+    return Counter(ids(dataset))
+
+
+def test_weights_draw_samples_by_their_share(data) -> None:
+    weighted = data.weights("case when sample_id < 100 then 3 else sample_id % 2 end", 700)
+    assert len(weighted) == 700
+    counts = drawn(weighted)
+    assert counts == {**dict.fromkeys(range(100), 6), **dict.fromkeys(range(101, 200, 2), 2)}
+    assert drawn(pickle.loads(pickle.dumps(weighted))) == counts
+    assert set(drawn(data.take(50).weights("1")).values()) == {1}
+
+    pipeline = weighted.shuffle(seed=3).batch(global_batch_size=32, tail="pad")
+    with pipeline.loader() as loader:
+        before = next(iter(loader)).sample_ids.tolist()
+        state = loader.state_dict()
+    after: list[int] = []
+    for rank in range(3):
+        loader = pipeline.loader(rank, 3)
+        loader.load_state_dict(state)
+        after += [sample for batch in loader for sample in batch.sample_ids[batch.valid].tolist()]
+    assert Counter(before + after) == counts
+
+
+def test_balanced_classes_have_equal_draws(data) -> None:
+    skewed = data.filter("label < 40 or label % 3 = 0")
+    labels = {
+        int(sample): label
+        for batch in skewed.batch(1).loader()
+        for sample, label in zip(batch.sample_ids, batch["label"].numpy().tolist(), strict=True)
+    }
+    counts = drawn(skewed.balanced("label"))
+    assert counts.keys() == labels.keys()
+    draws = Counter(labels[sample] for sample in counts.elements())
+    assert set(draws.values()) == {max(Counter(labels.values()).values())}
+
+
+def test_draws_of_a_sample_are_augmented_differently(imagenet) -> None:
+    image = fs.Dataset(imagenet, catalog="memory").select([3]).weights("1", 8)
+    pipeline = image.map("image", fs.decode_image(), fs.random_resized_crop(16)).shuffle(seed=1).batch(8)
+    batch = next(iter(pipeline.loader()))
+    assert batch.sample_ids.tolist() == [3] * 8
+    assert len({bytes(row) for row in batch["image"].numpy()}) == 8
+    serving = worker(imagenet)
+    made = next(iter(pipeline.loader(workers=serving.address)))
+    assert (made["image"].numpy() == batch["image"].numpy()).all()
+    serving.stop()
+
+
 def test_workers_open_the_same_selection(imagenet) -> None:
     chosen = fs.Dataset(imagenet, catalog="memory").select(range(0, 200, 3)).skip(4)
     pipeline = chosen.map("image", fs.decode_image(), fs.random_resized_crop(8)).shuffle(seed=2).batch(16)
@@ -112,26 +162,52 @@ def test_workers_open_the_same_selection(imagenet) -> None:
         (lambda data: data.take(1.5), r"n must be an integer >= 1; got 1\.5"),
         (lambda data: data.skip(-1), r"n must be an integer >= 0; got -1"),
         (lambda data: data.skip(200), r"skip\(200\) keeps none of the 200 samples"),
-        (lambda data: data.select([]), "select without ids"),
+        (lambda data: data.select([]), "select: there must be at least 1 id"),
         (lambda data: data.select([3, 1, 3]), "sample 3 is listed twice"),
         (lambda data: data.select([5, 200]), "there is no sample 200; the ids are 0 to 199"),
         (lambda data: data.take(5).select([5]), "sample 5 is left out by an earlier step"),
         (lambda data: data.select([-1]), r"each of ids must be an integer >= 0; got -1"),
-        (lambda data: data.select(np.array([4, -1])), r"each of ids must be an integer >= 0; got .*-1"),
+        (lambda data: data.select(np.array([4, -1])), r"each of ids must be an integer >= 0; got -1"),
         (lambda data: data.select([0.5]), r"each of ids must be an integer >= 0; got 0\.5"),
         (lambda data: data.select("17"), r"ids must be a list of integers >= 0; got '17'"),
         (lambda data: data.select(17), r"ids must be a list of integers >= 0; got 17"),
         (lambda data: data.split_by("label", {"a": 0.9, "b": 0.2}), r"a 0\.9, b 0\.2 sum to 1\.1"),
-        (lambda data: data.split_by("label", {"a": 1.0, "b": 0}), r"the share of b must be a number > 0; got 0"),
-        (lambda data: data.split_by("label", {"a": "half", "b": 0.5}), "a share must be a number; got 'half'"),
+        (
+            lambda data: data.split_by("label", {"a": 1.0, "b": 0}),
+            r"the share of b must be a number > 0; got 0",
+        ),
+        (
+            lambda data: data.split_by("label", {"a": "half", "b": 0.5}),
+            "the share of 'a' must be a number; got 'half'",
+        ),
         (lambda data: data.split_by("label", {1: 0.5, "b": 0.5}), "a name in shares must be a string; got 1"),
-        (lambda data: data.split_by("label", [0.5, 0.5]), r"shares must be a dict of shares by name; got \[0\.5"),
+        (
+            lambda data: data.split_by("label", [0.5, 0.5]),
+            r"shares must be a dict of shares by name; got \[0\.5",
+        ),
         (lambda data: data.split_by("label", {}), "at least 1 part"),
         (lambda data: data.split_by("labl", {"a": 0.5, "b": 0.5}), "there is no column `labl`"),
         (lambda data: data.split_by("sample_id", {"a": 0.5, "b": 0.5}), "sample_id cannot be part of a key"),
-        (lambda data: data.split_by("'one'", {"a": 0.5, "b": 0.5}), "split_by: the part (a|b): the filter"),
+        (
+            lambda data: data.split_by("'one'", {"a": 0.5, "b": 0.5}),
+            "split_by: the part (a|b), the filter .*keeps none of the 200",
+        ),
         (lambda data: data.split_by("label", {"a": 0.5, "b": 0.5}, seed=-1), r"seed must be an integer >= 0"),
         (lambda data: fs.Dataset.mix([(data, 1.0)]).take(5), "call take on its parts"),
+        (lambda data: data.weights("label", 0), "samples must be an integer >= 1; got 0"),
+        (lambda data: data.weights("label", -2), "samples must be an integer >= 1; got -2"),
+        (
+            lambda data: data.weights("label - 5"),
+            r"the weight of .* is -\d+; weights must be finite numbers >= 0",
+        ),
+        (lambda data: data.weights("nullif(sample_id, 7)"), r"the weight of .* row 7 is null or NaN"),
+        (lambda data: data.weights("0"), "all 200 weights are 0"),
+        (lambda data: data.weights("'heavy'"), "weights are numbers"),
+        (lambda data: data.weights("wieght"), "there is no column `wieght`"),
+        (lambda data: data.weights("1").take(3), "call take before weights or balanced"),
+        (lambda data: data.balanced("nullif(label, label)"), "the class of .* is null"),
+        (lambda data: data.balanced("label + 0.5"), "classes are texts, integers or flags"),
+        (lambda data: fs.Dataset.concat([data.balanced("label")]), "cannot be part of a concatenation"),
     ],
 )
 def test_bad_arguments_are_named(data, select, message) -> None:

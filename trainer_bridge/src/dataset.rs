@@ -172,6 +172,25 @@ impl Dataset {
         Ok(parts.into_iter().map(|(name, part)| (name, Self(part))).collect())
     }
 
+    /// Draws samples by weight: each ⌊M · w / W⌋ times an epoch or once more, where M is `samples`, by default the number of selected
+    /// samples. `weight` is a numeric column or an SQL expression. Blocks while it reads the weights. See
+    /// [`feedstock_dataset::Dataset::weights`].
+    ///
+    /// # Errors
+    /// `BadConfig` for weights that are null, NaN, infinite or negative, or all 0, and for a mix.
+    pub fn weights(self, weight: &str, samples: Option<u64>) -> Result<Self> {
+        Ok(Self(futures::executor::block_on(self.0.weights(weight, samples))?))
+    }
+
+    /// Draws samples so that each class is drawn as often as the largest class has samples. `class` is a column or an SQL
+    /// expression. Blocks while it reads the classes. See [`feedstock_dataset::Dataset::balanced`].
+    ///
+    /// # Errors
+    /// `BadConfig` for classes that are null or of a type that no class has, and for a mix.
+    pub fn balanced(self, class: &str) -> Result<Self> {
+        Ok(Self(futures::executor::block_on(self.0.balanced(class))?))
+    }
+
     /// Keeps only these columns in batches.
     ///
     /// # Errors
@@ -180,7 +199,7 @@ impl Dataset {
         Ok(Self(self.0.columns(names)?))
     }
 
-    /// Returns the number of selected samples, at least 1.
+    /// Returns the number of samples in an epoch, at least 1: the selected ones, or the draws by weight.
     #[expect(
         clippy::len_without_is_empty,
         reason = "a data set is never empty: opening or filtering it would fail"

@@ -63,6 +63,30 @@ fn inspect_shows_what_synth_made() {
 }
 
 #[test]
+fn samples_are_skipped_and_taken_after_the_filter() {
+    let place = with_images("folder");
+    let facts = |options: &[&str]| {
+        place.json(&[&["inspect", &data(&place), "--count", "label"], options].concat()).remove(0)
+    };
+    let selected = |options: &[&str]| facts(options)["selected"].clone();
+    assert_eq!(selected(&["--filter", "label < 2"]), 58);
+    assert_eq!(selected(&["--filter", "label < 2", "--skip", "50"]), 8);
+    assert_eq!(
+        selected(&["--take", "5", "--skip", "50", "--filter", "label < 2"]),
+        5,
+        "whatever their sequence"
+    );
+    assert_eq!(selected(&["--take", "5000"]), SAMPLES);
+    let counts = facts(&["--filter", "label < 2", "--skip", "20", "--take", "30"])["counts"]["top"].clone();
+    let counted: u64 = counts.as_array().unwrap().iter().map(|one| one["count"].as_u64().unwrap()).sum();
+    assert_eq!(counted, 30, "only selected samples are counted: {counts}");
+    let none = place.complaint(2, &["inspect", &data(&place), "--skip", "203"]);
+    assert!(none.contains("skip(203) keeps none of the 203 samples"), "{none}");
+    let zero = place.complaint(2, &["inspect", &data(&place), "--take", "0"]);
+    assert!(zero.contains("--take"), "{zero}");
+}
+
+#[test]
 fn inspect_and_plan_agree_on_how_well_an_order_shuffles() {
     let place = with_images("folder");
     let order = ["--seed", "7", "--window", "50", "--world-size", "2", "--batch-size", "12"];

@@ -1,37 +1,14 @@
 //! Numbers as text, for workers: differences, deflated, in base64. The rest of an epoch takes about 4 bytes a sample.
 
 use crate::cursor::Carried;
+use crate::deflated::{deflated, inflated};
 use crate::rest::Rest;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use flate2::Compression;
-use flate2::read::{DeflateDecoder, DeflateEncoder};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::io::Read;
 
 /// Maximum number of samples in a text from another process: 900 MiB in memory.
 const MAX_SAMPLES: u64 = 1 << 26;
 /// A sample's index, its lane and its pass.
 const SAMPLE_BYTES: u64 = 8 + 2 + 4;
-
-/// Returns bytes as text: deflated, in base64.
-pub(crate) fn deflated(bytes: &[u8]) -> String {
-    let mut deflated = Vec::new();
-    // Reading from memory into memory does not fail.
-    let _ = DeflateEncoder::new(bytes, Compression::fast()).read_to_end(&mut deflated);
-    STANDARD.encode(deflated)
-}
-
-/// Returns the bytes of a text that [`deflated`] made, one byte more than `most` of them at most.
-pub(crate) fn inflated(text: &str, most: u64) -> Result<Vec<u8>, String> {
-    let deflated = STANDARD.decode(text).map_err(|e| e.to_string())?;
-    let mut bytes = Vec::new();
-    DeflateDecoder::new(deflated.as_slice())
-        .take(most + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| e.to_string())?;
-    Ok(bytes)
-}
 
 /// The form that is sent to workers.
 #[derive(Serialize, Deserialize)]

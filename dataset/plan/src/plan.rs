@@ -12,6 +12,7 @@ use crate::order::EpochOrder;
 use crate::plain::PlainFacts;
 use crate::quotas::{PartName, quotas, rounded};
 use crate::random;
+use crate::selection::Selection;
 use crate::shuffle::{self, BLOCKS_VERSION, PIECES_VERSION, Shuffle, ShuffleKind};
 use arrow_buffer::BooleanBuffer;
 use feedstock_base::{BlockId, Error, Position, Result, SampleId};
@@ -109,6 +110,10 @@ impl Plan {
     ) -> Result<Self> {
         if parts.is_empty() {
             return Err(Error::config("a mix must have at least 1 data set; got none"));
+        }
+        let is_repeated = |input: &PlanInput| input.selection.as_ref().is_some_and(Selection::is_repeated);
+        if let Some(part) = parts.iter().position(|(input, _)| is_repeated(input)) {
+            return Err(Error::config(format!("{}: samples of a mix cannot have weights", name(part))));
         }
         let weights: Vec<f64> = parts.iter().map(|(_, weight)| *weight).collect();
         let quotas = quotas(&weights, name)?;
@@ -394,7 +399,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the digest of every selected sample once, computed from the selection, not from the order. It is that of a whole
+    /// Returns the digest of every draw, which is every selected sample once unless samples have weights; computed from the selection, not from the order. It is that of a whole
     /// epoch, except in a mix, where [`EpochOrder::digest`] walks what an epoch draws.
     ///
     /// ```

@@ -130,9 +130,10 @@ impl Selection {
     /// ```
     ///
     /// # Panics
-    /// If the two come from different catalogs.
+    /// If the two come from different catalogs, or if samples are [`repeated`](Self::repeated).
     #[must_use]
     pub fn and(&self, other: &Self, block_starts: &[u64]) -> Self {
+        assert!(!self.is_repeated() && !other.is_repeated(), "samples are repeated last");
         Self::from_bools(&self.bits & &other.bits, block_starts)
     }
 
@@ -168,7 +169,7 @@ impl Selection {
     /// ```
     ///
     /// # Panics
-    /// If it comes from another catalog.
+    /// If it comes from another catalog, or if samples are [`repeated`](Self::repeated).
     #[must_use]
     pub fn take(&self, n: u64, block_starts: &[u64]) -> Self {
         self.within(0..self.end_of_first(n, block_starts), block_starts)
@@ -177,7 +178,7 @@ impl Selection {
     /// Returns the kept samples without the first `n` of them, in catalog order; [`take`](Self::take) has an example.
     ///
     /// # Panics
-    /// If it comes from another catalog.
+    /// If it comes from another catalog, or if samples are [`repeated`](Self::repeated).
     #[must_use]
     pub fn skip(&self, n: u64, block_starts: &[u64]) -> Self {
         self.within(self.end_of_first(n, block_starts)..self.bits.len() as u64, block_starts)
@@ -185,6 +186,7 @@ impl Selection {
 
     /// Returns the id after the first `n` kept samples.
     fn end_of_first(&self, n: u64, block_starts: &[u64]) -> u64 {
+        assert!(!self.is_repeated(), "samples are repeated last");
         match n {
             0 => 0,
             n if n >= self.len() => self.bits.len() as u64,

@@ -82,13 +82,20 @@ impl Dataset {
     /// Opens `parts` as one data set; `what` it is ("mix", "concatenation") is named in errors.
     ///
     /// # Errors
-    /// `BadConfig` for parts of the same name, and for columns of the same name whose types do not fit.
+    /// `BadConfig` for parts of the same name, a part with weights, and for columns of the same name whose types do not fit.
     pub(crate) fn joined(
         what: &str,
         parts: &[&Self],
         (source, composition): (SourceSpec, Composition),
         notes: Vec<String>,
     ) -> Result<Self> {
+        if let Some(weighted) = parts.iter().find(|part| part.selection().is_some_and(Selection::is_repeated))
+        {
+            return Err(Error::config(format!(
+                "{}: a data set with weights cannot be part of a {what}; concatenate first, then call weights or balanced",
+                weighted.part_name()
+            )));
+        }
         let inputs: Vec<Vec<UnionInput>> = parts.iter().map(|part| part.stored()).collect();
         check_names(what, &inputs)?;
         let inputs: Vec<UnionInput> = inputs.into_iter().flatten().collect();

@@ -9,7 +9,7 @@ use crate::catalog::Catalog;
 use crate::catalog::index;
 use crate::dataset::{Composition, Mix};
 use crate::planning::plan_input;
-use crate::steps::text_after;
+use crate::steps::{joined, text, text_after};
 use crate::{Dataset, Error, Result, SourceSpec};
 use feedstock_plan::{Plan, Selection, Shuffle, Stop};
 use std::sync::Arc;
@@ -99,7 +99,10 @@ impl Dataset {
             let catalog = part.catalog();
             let mut input = plan_input(catalog);
             input.selection = self.selection().and_then(|kept| part_of(kept, catalog, first));
-            input.filter = text_after(part.selection_text(), &self.steps);
+            input.filter = match &part.composition {
+                Composition::Concat(_) => text_after(part.selection_text(), &self.steps),
+                Composition::Stored | Composition::Mix(_) => text(&joined(&part.steps, &self.steps)),
+            };
             first += catalog.samples();
             (input, weight)
         });

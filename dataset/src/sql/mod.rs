@@ -3,6 +3,7 @@
 //! A filter is evaluated once, when it is applied, into one bit for each sample: what a plan needs.
 
 pub(crate) mod labels;
+pub(crate) mod per_sample;
 mod scan;
 mod split;
 mod table;
@@ -82,30 +83,6 @@ pub(crate) async fn evaluate(opened: &Arc<Opened>, sql: &str) -> Result<BooleanB
             Ok(BooleanBuffer::new(bits.into(), 0, samples))
         };
         run.await.map_err(|e| explain(e, &format!("the filter `{sql}`"), &opened))
-    };
-    io.run(task).await
-}
-
-/// Rejects an expression that cannot be the key of a split: one that is not valid alone, that changes, or that reads sample
-/// ids, which are others when files are added.
-pub(crate) async fn check_key(opened: &Arc<Opened>, sql: &str) -> Result<()> {
-    let io = opened.storage.io().clone();
-    let (opened, sql) = (opened.clone(), sql.to_owned());
-    let task = async move {
-        let run = async {
-            let table = table_of(&opened).await?;
-            let key = table.parse_sql_expr(&sql)?;
-            refuse_changing(&key)?;
-            if key.column_refs().iter().any(|column| column.name() == SAMPLE_ID) {
-                return Err(external(Error::config(format!(
-                    "{SAMPLE_ID} cannot be part of a key: samples get other ids when files are added; use a column of \
-                     the data"
-                ))));
-            }
-            table.select(vec![key])?; // which knows its columns and types
-            Ok(())
-        };
-        run.await.map_err(|e| explain(e, &format!("the key `{sql}`"), &opened))
     };
     io.run(task).await
 }

@@ -16,7 +16,7 @@ use twox_hash::XxHash64;
 /// The name of the function.
 pub(crate) const SPLIT: &str = "feedstock_split";
 
-/// 2⁵³: numbers with so many bits are exact in f64.
+/// 2⁵³: f64 holds numbers of 53 bits exactly.
 const SCALE: f64 = 9_007_199_254_740_992.0;
 const SHIFT: u32 = 11;
 

@@ -44,3 +44,4 @@ mod tar_catalogs;
 mod tar_headers;
 mod tar_resume;
 mod tar_resume_files;
+mod weights;

@@ -3,8 +3,8 @@
 use crate::format_common::*;
 use crate::plan_sets::{FILES, Sets, TABLE};
 use feedstock_dataset::{
-    CatalogStore, Cursor, Dataset, DatasetSpec, ErrorKind, Plan, Position, Rank, SampleId, SelectionStep,
-    Shuffle, StepShape, StepSize, Stop, Tail,
+    Access, CatalogStore, Cursor, Dataset, DatasetSpec, ErrorKind, Plan, PlanInput, Position, Rank, SampleId,
+    SelectionStep, Shuffle, StepShape, StepSize, Stop, Tail,
 };
 use rand_core::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -157,7 +157,7 @@ async fn bad_numbers_and_ids_are_named() {
     is(all.clone().take(0), "take: the number of samples must be at least 1; got 0");
     is(all.clone().skip(90), "skip(90) keeps none of the 90 samples of ");
     is(all.clone().take(5).unwrap().skip(6), "skip(6) keeps none of the 5 samples of ");
-    is(all.clone().select([]), "select without ids keeps none of the 90 samples of ");
+    is(all.clone().select([]), "select: there must be at least 1 id; got none");
     is(all.clone().select(ids([3, 1, 3])), "select: sample 3 is listed twice");
     is(all.clone().select(ids([3, 90, 95])), "select: there is no sample 90; the ids are 0 to 89 in ");
     is(all.clone().skip(3).unwrap().select(ids([3, 2])), "select: sample 2 is left out by an earlier step");
@@ -236,6 +236,21 @@ async fn concatenations_and_mixes_of_selections() {
     let plan = few.plan(&shuffle()).unwrap();
     assert_eq!(plan.fingerprint().selection.as_deref(), Some("[skip(440), -].take(12)"));
     again.plan(&shuffle()).unwrap().check(&plan.cursor(0, Position(5))).unwrap();
+    // A concatenation that selects nothing is described by its parts, so a worker opens another nesting.
+    let inner = Dataset::concat(vec![table.clone().skip(1).unwrap(), files.clone()]).unwrap();
+    let nested = Dataset::concat(vec![inner, table.clone().named("third")]).unwrap();
+    let there = reopened(&nested).await.plan(&shuffle()).unwrap();
+    assert_eq!(there.fingerprint(), nested.plan(&shuffle()).unwrap().fingerprint());
+    there.check(&nested.plan(&shuffle()).unwrap().cursor(0, Position(5))).unwrap();
+    // A filter on every part is that filter on the whole, also after other steps.
+    let of_parts = async |filter: &str| {
+        let parts = [table.clone().skip(1).unwrap(), files.clone()].map(|part| part.filter(filter));
+        Dataset::concat(futures::future::try_join_all(parts).await.unwrap()).unwrap()
+    };
+    let whole = Dataset::concat(vec![table.clone().skip(1).unwrap(), files.clone()]).unwrap();
+    let whole = whole.filter("sample_id % 2 = 0 or true").await.unwrap();
+    let parts = of_parts("sample_id % 2 = 0 or true").await;
+    parts.plan(&shuffle()).unwrap().check(&whole.plan(&shuffle()).unwrap().cursor(0, Position(5))).unwrap();
     // Of a part that is a concatenation itself, too.
     let nested = Dataset::concat(vec![few.clone(), table.clone().take(3).unwrap().named("third")]).unwrap();
     assert_eq!(nested.len(), 15);
@@ -283,4 +298,48 @@ async fn an_epoch_that_began_with_other_data_had_the_same_steps() {
     let then = now.as_of(&saved.fingerprint).await.unwrap();
     then.plan(&shuffle()).unwrap().check(&saved).unwrap();
     assert_eq!(kept(&then), kept(&before));
+}
+
+/// The texts that fingerprints of filters hash are those of earlier releases, whose cursors must go on.
+#[tokio::test]
+async fn fingerprints_of_filters_are_those_of_earlier_releases() {
+    let sets = Sets::new();
+    let (table, files) = (sets.table().await, sets.files().await);
+    let hashed = |dataset: &Dataset, text: &str| {
+        let input = PlanInput {
+            block_starts: dataset.catalog().block_starts().into(),
+            selection: dataset.selection().cloned(),
+            data: dataset.catalog().hashes(),
+            filter: Some(text.to_owned()),
+            encoded_bytes: 1,
+            access: Access::Blocks,
+        };
+        Plan::new(input, &shuffle()).unwrap().fingerprint().filter
+    };
+    let filter = |dataset: &Dataset| dataset.plan(&shuffle()).unwrap().fingerprint().filter;
+    let some = table.clone().filter("label < 5").await.unwrap().filter("width > 9").await.unwrap();
+    assert_eq!(filter(&some), hashed(&some, "(label < 5) AND (width > 9)"));
+    let both = Dataset::concat(vec![some.clone(), files.clone()]).unwrap();
+    assert_eq!(filter(&both), hashed(&both, r#"["(label < 5) AND (width > 9)",null]"#));
+    let fewer = both.clone().filter("sample_id > 3").await.unwrap();
+    assert_eq!(
+        filter(&fewer),
+        hashed(&fewer, r#"["((label < 5) AND (width > 9)) AND (sample_id > 3)","sample_id > 3"]"#)
+    );
+    // Of a mix, the texts of the parts; that of a concatenation is one of them.
+    let mix = Dataset::mix(vec![(fewer.clone(), 1.0)], Stop::AllExhausted).unwrap();
+    let filtered = mix.clone().filter("sample_id > 7").await.unwrap();
+    let text =
+        r#"(["((label < 5) AND (width > 9)) AND (sample_id > 3)","sample_id > 3"]) AND (sample_id > 7)"#;
+    let part = PlanInput {
+        block_starts: fewer.catalog().block_starts().into(),
+        selection: filtered.selection().cloned(),
+        data: fewer.catalog().hashes(),
+        filter: Some(text.to_owned()),
+        encoded_bytes: 1,
+        access: Access::Blocks,
+    };
+    let expected =
+        Plan::mixed(vec![(part, 1.0)], Stop::AllExhausted, &shuffle()).unwrap().fingerprint().filter;
+    assert_eq!(filter(&filtered), expected);
 }

@@ -20,6 +20,21 @@ mod members;
 mod progress;
 mod run;
 mod silence;
+/// Rejects a description that no worker takes.
+fn check_size(spec: &RecipeSpec) -> Result<()> {
+    let text = serde_json::to_string(spec)
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the recipe: {e}")))?;
+    if text.len() <= SPEC_BYTES as usize {
+        return Ok(());
+    }
+    let message = format!(
+        "the description of the pipeline has {} bytes, and workers take at most {SPEC_BYTES}; select fewer samples by id, or \
+         select them by a filter on a column",
+        text.len()
+    );
+    Err(Error::new(ErrorKind::BadConfig, message))
+}
+
 #[cfg(test)]
 mod simulation;
 mod stream;
@@ -28,16 +43,16 @@ mod warm;
 pub use dispatch::Local;
 pub use members::Workers;
 
-use crate::Result;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::columns::unmapped;
 use crate::run::engine::Engine;
 use crate::run::handle::Run;
 use crate::run::job::{Destination, Job, Sink};
 use crate::run::stats::RunStatus;
 use crate::run::walk::Walk;
-use crate::wire::WorkerStatus;
+use crate::wire::{SPEC_BYTES, WorkerStatus};
 use crate::worker::{Serve, local_service};
+use crate::{Error, ErrorKind, Result};
 use connect::Network;
 use feedstock_dataset::IoRuntime;
 use run::{FleetDriver, FleetJob};
@@ -59,6 +74,7 @@ impl Workers {
     ) -> Result<Run<D>> {
         job.check()?;
         let spec = recipe.spec();
+        check_size(&spec)?;
         let here = match self.local_share() {
             Local::Never => None,
             Local::Fallback | Local::Share => {

@@ -65,9 +65,11 @@ fn as_they_were(error: Error) -> Error {
     }
 }
 
-/// Those of `left`, samples of `older`, that `newer` has and whose filter keeps, as its samples.
+/// Those of `left`, samples of `older`, that `newer` has and whose filter keeps, as its samples. Steps that count samples
+/// (`take`, `skip`, weights) keep others in `newer`; those of `older` have selected these.
 fn still_there(left: &[Left], older: &Dataset, newer: &Dataset, plan: &Plan) -> Result<Vec<Left>> {
     let same = futures::executor::block_on(newer.samples_of(older))?;
     let found = left.iter().filter_map(|left| Some(Left { sample: same.newer(left.sample)?, ..*left }));
-    Ok(found.filter(|left| plan.is_selected(left.sample)).collect())
+    let counts_samples = plan.fingerprint().selection.is_some();
+    Ok(found.filter(|left| counts_samples || plan.is_selected(left.sample)).collect())
 }

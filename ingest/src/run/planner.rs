@@ -46,6 +46,11 @@ impl Planner {
         Self::new(job.dataset.catalog().clone(), walk)
     }
 
+    /// Whether the data set is a mix, whose parts may repeat.
+    pub(crate) fn is_mix(&self) -> bool {
+        self.walk.plan().is_mix()
+    }
+
     fn new(catalog: Arc<Catalog>, walk: Walk) -> Self {
         Self { catalog, walk, uses: HashMap::new() }
     }

@@ -47,16 +47,18 @@ def text(name: str, value: Any) -> str:
 
 
 def sample_ids(name: str, value: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Returns ``value`` as a sorted array if it is an iterable of integers >= 0; an array or a tensor of them, too."""
+    """Returns integers >= 0 as a sorted little-endian array. ``value`` is an iterable, an array or a tensor of them."""
+    if hasattr(value, "__array__") or isinstance(value, range):
+        value = np.asarray(value)
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu":
         ids = value
         if len(ids) > 0:
-            whole(f"each of {name}", ids.min())
+            whole(f"each of {name}", int(ids.min()))
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         ids = np.array([whole(f"each of {name}", one) for one in value], dtype=np.uint64)
     else:
         raise ConfigError(f"{name} must be a list of integers >= 0; got {value!r}")
-    return np.sort(ids.astype(np.uint64))
+    return np.sort(ids.astype("<u8"))
 
 
 def column_names(name: str, value: Any) -> list[str]:

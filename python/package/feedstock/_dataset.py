@@ -6,8 +6,6 @@ import functools
 import inspect
 import json
 import os
-import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
@@ -23,13 +21,13 @@ from feedstock._check import (
     whole_or_none,
 )
 from feedstock._pipeline import Pipeline
+from feedstock._progress import Progress, reporter
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from feedstock._joint import JointColumn
     from feedstock.ops import Op
 
-Progress = Callable[[str, int, "int | None"], None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -73,7 +71,7 @@ class Dataset:
     The first opening lists the objects and builds a catalog, which is stored. Later openings compare a catalog of up to
     100,000 objects with a new listing.
 
-    Immutable: ``filter``, ``take``, ``columns`` and the like return new data sets. Picklable: unpickling opens it again.
+    Immutable: ``filter``, ``take``, ``columns`` and others return a new data set. Picklable: unpickling opens it again.
 
     Args:
         uri: A folder or prefix, one object, or a pattern such as ``"s3://bucket/train-{000..099}.tar"``. Schemes:
@@ -176,7 +174,7 @@ class Dataset:
             "bad_shards": bad_shards,
             "tar_headers": tar_headers,
         }
-        self._open(os.fspath(uri), arguments, _reporter(progress))
+        self._open(os.fspath(uri), arguments, reporter(progress))
         if columns is not None:
             chosen = self._made(self._native, self._recipe).columns(columns)
             self._native, self._recipe = chosen._native, chosen._recipe
@@ -331,7 +329,7 @@ class Dataset:
             [2, 7]
         """
         chosen = sample_ids("ids", ids)
-        return self._made(self._native.select(chosen.tolist()), ("select", self, chosen))
+        return self._made(self._native.select(chosen.tobytes()), ("select", self, chosen))
 
     def split_by(self, key: str, shares: Mapping[str, float], seed: int = 0) -> dict[str, Dataset]:
         """Splits the selected samples by a key, so that samples with equal keys are in the same part.
@@ -361,15 +359,55 @@ class Dataset:
         """
         if not isinstance(shares, Mapping):
             raise ConfigError(f"shares must be a dict of shares by name; got {shares!r}")
-        named = [(text("a name in shares", name), number("a share", share)) for name, share in shares.items()]
-        filters = self._native.split_filters(text("key", key), named, whole("seed", seed))
-        parts = {}
-        for (name, _), sql in zip(named, filters, strict=True):
-            try:
-                parts[name] = self.filter(sql)
-            except ConfigError as error:
-                raise ConfigError(f"split_by: the part {name}: {error}") from None
-        return parts
+        named = [
+            (text("a name in shares", name), number(f"the share of {name!r}", share))
+            for name, share in shares.items()
+        ]
+        key, seed = text("key", key), whole("seed", seed)
+        parts = self._native.split_by(key, named, seed)
+        return {name: self._made(part, ("part", self, key, named, seed, name)) for name, part in parts}
+
+    def weights(self, column: str, samples: int | None = None) -> Dataset:
+        """Draws each of the N selected samples floor(M * w / W) times an epoch, or once more.
+
+        w is its weight, W the sum of all weights, and M is ``samples``. The draws are spread evenly over the weights in
+        catalog order, the same in each epoch. So a sample with less than one draw may never be drawn; with a larger
+        ``samples`` it is. Weight 0 is never drawn. Each draw of a sample has separate random numbers in ops, and
+        ``shuffle`` separates the draws. ``len`` of the result is M.
+
+        Weights are the last step of a selection: call ``filter``, ``take`` and the like before.
+
+        Args:
+            column: A numeric column, or an SQL expression: ``"case when label = 3 then 5 else 1 end"``.
+            samples: M, the samples of an epoch, at least 1; default N.
+
+        Raises:
+            ConfigError: A weight is null, NaN, infinite or negative (the message names the sample), all are 0, or the
+                data set is a mix, whose parts have weights already.
+
+        Example:
+            >>> data = fs.Dataset(images).weights("case when label = 0 then 0 else 1 end", samples=21)
+            >>> len(data), len(fs.Dataset(images).weights("label >= 0"))
+            (21, 8)
+        """
+        samples = whole_or_none("samples", samples, 1)
+        return self._made(
+            self._native.weights(text("column", column), samples), ("weights", self, column, samples)
+        )
+
+    def balanced(self, column: str) -> Dataset:
+        """Draws samples so that an epoch has each class as often as the largest class has samples.
+
+        Each sample of the largest class, of n samples, is drawn once an epoch, and each of a class of m samples
+        floor(n / m) times or once more. Otherwise as ``weights``.
+
+        Args:
+            column: A column of texts, integers or flags, or an SQL expression with such values.
+
+        Raises:
+            ConfigError: The class of a sample is null (the message names it), or the data set is a mix.
+        """
+        return self._made(self._native.balanced(text("column", column)), ("balanced", self, column))
 
     def columns(self, names: Sequence[str]) -> Dataset:
         """Keeps only these columns, in this order. Other columns are not read."""
@@ -428,8 +466,8 @@ class Dataset:
             prints the same.
 
         Raises:
-            ConfigError: ``samples`` or ``threads`` is below 1, no column holds encoded samples, or one of ``masks`` is not
-                a column of images.
+            ConfigError: ``samples`` or ``threads`` is below 1, no column holds encoded samples, or one of ``masks`` is
+                not a column of images.
             DeniedError: The storage denies access.
             RetryableError: The storage failed.
         """
@@ -452,7 +490,7 @@ class Dataset:
         return self._native.uri()
 
     def __len__(self) -> int:
-        """Returns the number of selected samples."""
+        """Returns the number of samples in an epoch: the selected ones, or the draws by weight."""
         return self._native.samples()
 
     @_begins(Pipeline.map)
@@ -527,28 +565,9 @@ def _rebuild(step: str, *arguments: Any) -> Dataset:
         return Dataset.mix(arguments[0], stop=arguments[1])
     if step == "concat":
         return Dataset.concat(arguments[0])
-    before, argument = arguments
-    changed: Dataset = getattr(before, step)(argument)
+    before, *given = arguments
+    if step == "part":
+        key, shares, seed, name = given
+        return before.split_by(key, dict(shares), seed)[name]  # type: ignore[no-any-return]
+    changed: Dataset = getattr(before, step)(*given)
     return changed
-
-
-def _reporter(progress: Progress | Literal[False] | None) -> Progress | None:
-    if progress is not None:
-        return progress or None
-    return _StatusLine().show if sys.stderr is not None and sys.stderr.isatty() else None
-
-
-class _StatusLine:
-    """A status line on a terminal, shown after the first second."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + 1.0
-
-    def show(self, stage: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + 0.2
-        of = "" if total is None else f" of {total:,}"
-        sys.stderr.write(f"\rfeedstock: {stage}: {done:,}{of}\x1b[K\r")
-        sys.stderr.flush()

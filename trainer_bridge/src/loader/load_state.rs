@@ -81,7 +81,8 @@ impl Loader {
     ///
     /// # Errors
     /// As [`load_state`](Self::load_state). [`OnChange::NextEpoch`] and [`OnChange::Remap`] still reject what changed data
-    /// do not explain: another seed, shuffle, mix or bucketing. `Gone` if the catalog of the data with which the epoch began
+    /// do not explain: another seed, shuffle, mix or bucketing; and data sets that are selected by ids, which name other samples
+    /// after a change. `Gone` if the catalog of the data with which the epoch began
     /// is no longer kept. That applies to [`OnChange::Remap`], and to a state saved later in an epoch that was remapped.
     pub fn load_state_with(&mut self, cursor: Cursor, on_change: OnChange) -> Result<()> {
         let plan = self.pipeline.as_saved(&cursor).plan(self.rank)?;
@@ -128,6 +129,13 @@ impl Loader {
     /// Returns the cursor to continue from, for a cursor of data that have changed since.
     fn after_change(&self, plan: &Plan, cursor: Cursor, on_change: OnChange) -> Result<Cursor> {
         let dataset = self.pipeline.dataset();
+        if on_change != OnChange::Error && dataset.selects_by_id() {
+            return Err(Error::new(
+                ErrorKind::BadConfig,
+                "the data set changed since the state was saved, so the ids of select name other samples; select by a filter \
+                 on a column, or begin a new run with ids of the current data",
+            ));
+        }
         let changes = || {
             let changes = futures::executor::block_on(dataset.changes_since(&cursor.fingerprint));
             changes.map_or_else(String::new, |changes| format!(" ({changes})"))

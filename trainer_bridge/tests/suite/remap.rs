@@ -308,3 +308,35 @@ fn without_the_former_catalog_the_error_says_what_is_missing() {
     let error = now.load_state(saved).unwrap_err();
     assert!(error.to_string().contains("on_change=remap"), "{error}");
 }
+
+/// `take` counts the samples of the data at hand; the epoch goes on with those that it began with.
+#[test]
+fn an_epoch_of_the_first_samples_keeps_them_when_others_come_before_them() {
+    let changing = Changing::new(SAMPLES);
+    let first = || pipeline(changing.open().take(100).unwrap(), BATCH);
+    let (saved, planned) = saved_after(2, &first());
+    assert_eq!(planned.len(), 60);
+    changing.add("aaa"); // 60 images before all others
+    let mut loader = first().loader(one()).unwrap();
+    loader.load_state_with(saved, OnChange::Remap).unwrap();
+    assert_eq!(take(&mut loader, None), cut(&planned));
+    let next = take(&mut loader, None).concat();
+    assert_eq!(
+        next.iter().filter(|name| name.contains("aaa")).count(),
+        60,
+        "the next epoch has the current ones"
+    );
+}
+
+#[test]
+fn ids_of_changed_data_are_refused() {
+    let changing = Changing::new(SAMPLES);
+    let chosen = || pipeline(changing.open().select((0..60).map(SampleId)).unwrap(), BATCH);
+    let (saved, _) = saved_after(1, &chosen());
+    changing.add("aaa");
+    for on_change in [OnChange::Remap, OnChange::NextEpoch] {
+        let refused = chosen().loader(one()).unwrap().load_state_with(saved.clone(), on_change).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::BadConfig);
+        assert!(refused.to_string().contains("the ids of select name other samples"), "{refused}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::common::{Delivered, open, pipeline, run_epochs, synth};
 use crate::fleet::{at, batches, worker};
-use feedstock_dataset::{Rank, SampleId, Tail};
+use feedstock_dataset::{Rank, SampleId, Shuffle, Tail};
 use feedstock_trainer_bridge::{Dataset, ErrorKind};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -71,5 +71,50 @@ fn a_selection_resumes_with_other_ranks_and_another_selection_does_not() {
         let refused = other.load_state(cursor).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::BadConfig);
         assert!(refused.to_string().contains("another order: its selection is "), "{refused}");
+    }
+}
+
+#[test]
+fn weights_deliver_each_draw_once_with_its_own_augmentation() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let weighted = || open(dir.path()).take(100).unwrap().weights("sample_id % 4", Some(600)).unwrap();
+    for shuffle in [Shuffle::seeded(7), Shuffle::full(7), Shuffle::seeded(7).window(64).piece(3)] {
+        let of = |batch| {
+            let padded = pipeline(weighted(), batch).shuffle(shuffle.clone()).tail(Tail::Pad);
+            padded.epochs(2).deadline(Duration::from_secs(30))
+        };
+        let alone = run_epochs(&of(32), 1, 2);
+        let draws: usize = alone.0.values().map(Vec::len).sum();
+        assert_eq!((draws, alone.samples()), (2 * 600, 2 * 75));
+        for ((_, sample), digests) in &alone.0 {
+            assert_eq!(digests.len() as u64, 4 * (sample % 4), "sample {sample}");
+            let different: BTreeSet<&u64> = digests.iter().collect();
+            assert!(different.len() + 2 >= digests.len(), "sample {sample} looks the same in several draws");
+        }
+        let sorted = |mut delivered: Delivered| {
+            delivered.0.values_mut().for_each(|digests| digests.sort_unstable());
+            delivered
+        };
+        let alone = sorted(alone);
+        assert_eq!(sorted(run_epochs(&of(32), 3, 2)), alone);
+        let workers = [worker(dir.path()), worker(dir.path())];
+        assert_eq!(batches(&of(32).workers(at(&workers)), 2), batches(&of(32), 2));
+
+        let mut resumed = Delivered::default();
+        let mut first = of(20).rank(Rank::new(0, 1)).start().unwrap();
+        for _ in 0..7 {
+            resumed.add(&first.next().unwrap().unwrap());
+        }
+        let cursor = first.state();
+        drop(first);
+        for rank in 0..2 {
+            let mut ranks = of(24).rank(Rank::new(rank, 2)).resume(cursor.clone()).start().unwrap();
+            resumed.drain(&mut ranks);
+            ranks.ledger().check().unwrap();
+        }
+        let mut whole = alone;
+        whole.0.retain(|(epoch, _), _| *epoch == 0);
+        assert_eq!(sorted(resumed), whole);
     }
 }

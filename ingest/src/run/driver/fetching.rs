@@ -15,9 +15,10 @@ use tokio::task::JoinError;
 impl<D: Destination> Driver<D> {
     pub(super) fn fetch(&mut self, extent: Extent, planned: &PlannedStep) {
         let epoch = planned.step.epoch;
-        // A part of a mix that repeats is read once a pass.
+        // A part of a mix that repeats is read once a pass. With weights, a pass is of a sample, not of the data set.
         let rows = planned.step.rows.iter().zip(&planned.extents);
-        let pass = rows.filter(|(_, of_row)| **of_row == extent).map(|(row, _)| row.pass).max();
+        let rows = rows.filter(|(_, of_row)| self.planner.is_mix() && **of_row == extent);
+        let pass = rows.map(|(row, _)| row.pass).max();
         let now = (epoch, pass.unwrap_or(0));
         if self.fetched.insert(extent, now) == Some(now)
             && self.context.shared.refetched.fetch_add(1, Ordering::Relaxed) == 0
