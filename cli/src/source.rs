@@ -45,7 +45,7 @@ pub(crate) struct OpenArgs {
     #[arg(long, value_name = "SAMPLES")]
     skip: Option<u64>,
     /// Keep the first samples, in catalog order, after --filter and --skip; all of them if there are fewer.
-    #[arg(long, value_name = "SAMPLES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SAMPLES")]
     take: Option<u64>,
     #[command(flatten)]
     catalog: StoreArgs,
