@@ -52,16 +52,19 @@ class DatasetOptions(TypedDict, total=False):
 
 
 def _begins(method: Callable[..., Pipeline]) -> Callable[[F], F]:
-    """Decorates a method of ``Dataset`` that makes a pipeline and calls the method of ``Pipeline``, whose signature and
-    documentation it has. The decorated function only declares the signature for type checkers."""
+    """Decorates a method of ``Dataset`` that makes a pipeline and calls the method of ``Pipeline``, which has the same
+    parameters. Documentation is that of ``Pipeline``; the decorated function declares the signature for type checkers.
+    """
 
     def decorate(declared: F) -> F:
-        assert str(inspect.signature(declared)) == str(inspect.signature(method)), method
+        signature = inspect.signature(declared)
+        assert str(signature.parameters) == str(inspect.signature(method).parameters), method
 
         @functools.wraps(method)
         def begun(self: Dataset, /, *args: Any, **keywords: Any) -> Pipeline:
             return method(self.pipeline(), *args, **keywords)
 
+        begun.__signature__ = signature  # type: ignore[attr-defined]
         return begun  # type: ignore[return-value]
 
     return decorate

@@ -8,15 +8,14 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from feedstock._agreement import Agreement
 from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
 from feedstock._device import current_stream, import_torch, imported_torch
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
-from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport, skip_report, warning_report
-from feedstock._rows.steps import RowSteps, ahead_of, compare, row_steps
+from feedstock._position import Position
+from feedstock._reporting import Reports
+from feedstock._rows.steps import ahead_of, compare, row_steps
 from feedstock._setup import check, set_up
 from feedstock._workers import source_of
 from feedstock.errors import ConfigError, FeedstockError
@@ -34,7 +33,7 @@ _STACKLEVEL = 3
 
 
 @documents_loader_options
-class Loader:
+class Loader(Position, Reports):
     """Iterates over one rank's batches. Made by ``Pipeline.loader``.
 
     A loader is a plain iterable with ``len()``, ``set_epoch``, ``state_dict`` and ``load_state_dict``. Iterating yields
@@ -77,7 +76,7 @@ class Loader:
         self.output = options["output"]
         self.restart: bool = options["restart"]
         world_size = whole("world_size", world_size, 1)
-        self._rows: RowSteps | None = row_steps(
+        self._rows = row_steps(
             pipeline._functions, pipeline._steps, self.output, pipeline._native, world_size
         )
         self._ahead = ahead_of(pipeline._functions, self._rows, self._convert)
@@ -101,8 +100,7 @@ class Loader:
         self._taken: tuple[int, int] | None = None  # (epoch, position) of a batch on its way to the caller
         self._iterations = 0
         self._resized: dict[str, float | None] = {}  # the batch size that reconfigure was given last
-        # Statistics and ledger of a run whose memory was released.
-        self._last_run: tuple[LoaderStats, Ledger | None] = ({}, None)
+        self._last_run = {}, None
         self._agreement = Agreement() if world_size > 1 else None  # until all ranks agree
         _live.add(self)
         if source is not None:
@@ -148,59 +146,6 @@ class Loader:
         if self.output == "numpy":
             return batch.numpy(ids=True)
         return batch.torch(ids=True) if self.output == "torch" else batch
-
-    def __len__(self) -> int:
-        """Returns the steps of the whole current epoch, the same on all ranks.
-
-        Epochs have the same number of steps, unless a total bounds the batches.
-
-        Raises:
-            TypeError: The data set is a mix with ``stop="never"``, whose epoch does not end.
-        """
-        steps = self._native.steps_in(self.epoch)
-        if steps is None:
-            raise TypeError("a mix that never stops has no length")
-        return steps
-
-    @property
-    def steps_left(self) -> int:
-        """The number of steps from here to the end of the current epoch."""
-        epoch, position, _ = self._state()
-        steps = self._native.steps_after(epoch, position)
-        if steps is None:
-            raise TypeError("a mix that never stops has no length")
-        return steps
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch."""
-        return self._state()[0]
-
-    @property
-    def position(self) -> int:
-        """The global position of the next batch: the number of samples of the epoch that all ranks have delivered."""
-        return self._state()[1]
-
-    @property
-    def rank(self) -> int:
-        """This process's rank in the data-parallel group."""
-        return self._native.share()[0]
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks in the data-parallel group."""
-        return self._native.share()[1]
-
-    @property
-    def global_batch_size(self) -> int | None:
-        """Rows of a step over all ranks; None if a total bounds the batches."""
-        return self._native.share()[2]
-
-    @property
-    def batch_size(self) -> int | None:
-        """Rows of this rank's batches; None if a total bounds them."""
-        rank, world_size, rows = self._native.share()
-        return None if rows is None else rows // world_size + (rank < rows % world_size)
 
     @property
     def _step_shape(self) -> dict[str, Any]:
@@ -301,20 +246,6 @@ class Loader:
         self._discard()
         self._placed = True
 
-    def samples_in(self, step: int, epoch: int | None = None) -> list[np.ndarray[Any, np.dtype[np.uint64]]]:
-        """Returns the sample ids of a step, without reading it.
-
-        Args:
-            step: The step, at least 0.
-            epoch: Its epoch; default: the current one.
-
-        Returns:
-            One array for each rank: uint64 [rows].
-        """
-        of = self.epoch if epoch is None else whole("epoch", epoch)
-        ranks = self._native.samples_in(of, whole("step", step))
-        return [np.asarray(samples, dtype=np.uint64) for samples in ranks]
-
     def reconfigure(
         self,
         rank: int | None = None,
@@ -367,62 +298,6 @@ class Loader:
         batch, which also raises errors of reading.
         """
         self._native.start_prefetch()
-
-    def stats(self) -> LoaderStats:
-        """Returns counters of the current run; an empty dict before anything runs.
-
-        Among them are samples, steps, bytes fetched, seconds in ops and in storage, and slots held.
-
-        - ``waited_seconds``: the time that the caller waited for batches. ``waited_map_python_seconds``: the part of it
-          in which functions of ``map_python`` and ``map_rows`` ran. More workers reduce only the rest.
-        - ``hedges``: how often rows of a slow worker were also requested from another one. ``hedged_samples``: the
-          number of these rows. Both are 0 while no worker is slow.
-        """
-        return self._native.stats() or self._last_run[0]
-
-    def ledger(self) -> Ledger | None:
-        """Returns the proof of exactly-once delivery for the current epoch, or the one that just ended.
-
-        It covers the batches since the loader started or was last moved.
-
-        Returns:
-            ``epoch``; ``planned`` and ``delivered``, the samples of this rank; ``padded`` and ``substituted`` rows;
-            ``digest_planned`` and ``digest_delivered``; and ``exact``, which is true if both agree. None before
-            anything runs, and after ``close``.
-        """
-        return self._ledger() or self._last_run[1]
-
-    def _ledger(self) -> Ledger | None:
-        ledger = self._native.ledger()
-        return ledger if self._rows is None else self._rows.ledger(ledger)
-
-    def skip_report(self) -> SkipReport:
-        """Returns the samples that ``on_error("skip")`` skipped.
-
-        Returns:
-            ``count``; and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``reason``.
-        """
-        report = skip_report(*self._native.skip_report())
-        return report if self._rows is None else self._rows.report(report)
-
-    def warning_report(self) -> WarningReport:
-        """Returns the decoders' warnings about samples that were delivered.
-
-        Kinds of warnings:
-
-        - ``"end_unknown"``: the container does not state where the audio ends, so a missing end is not noticed.
-        - ``"later_streams"``: the Ogg file is a chain of streams, of which the first was decoded.
-        - ``"damaged_data"``: some pixels of the image may be wrong. nvJPEG decodes its share without warnings.
-
-        Returns:
-            ``counts``, the number of samples by kind; and ``samples``, the first 8,192 as dicts of ``sample_id``,
-            ``epoch`` and ``kinds``.
-        """
-        return warning_report(*self._native.warning_report())
-
-    def padding_share(self, output: str) -> float | None:
-        """Returns the share of tensor ``output`` that was padding so far, 0 to 1; None if its rows have one length."""
-        return self._native.padding_share(output)
 
     def close(self) -> None:
         """Stops reading and decoding, and frees all memory except that of batches that are still held.
