@@ -15,7 +15,7 @@ use feedstock_base::PAGE_BYTES;
 use feedstock_ingest::{Destination, Offers, RowBuffers, RowMemory, RowSlab};
 use feedstock_ops::{RaggedRow, TensorSpec};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The number of steps of a slot after which its padded memory is compared with their needs. That is rare enough that freeing
@@ -179,6 +179,11 @@ impl Slot {
         self.rows.ragged(row?, column)
     }
 
+    /// Returns the bytes of its memory.
+    fn bytes(&self) -> usize {
+        self.rows.memory().size().saturating_add(self.padded.size())
+    }
+
     fn memory(&self, part: SlotPart) -> &Arc<Memory> {
         match part {
             SlotPart::Fixed => self.rows.memory(),
@@ -207,11 +212,11 @@ const LEAST_SLOTS: usize = 2;
 /// Makes `slots` slots with room for `rows` rows, or fewer if no more memory can be page-locked.
 pub(crate) fn make_slots(
     columns: &Arc<[Column]>,
+    buffers: &Arc<RowBuffers>,
     allocator: &Allocator,
     rows: usize,
     slots: usize,
 ) -> Result<Vec<Slot>> {
-    let buffers = Arc::new(RowBuffers::default());
     let mut made = Vec::with_capacity(slots);
     for number in 0..slots {
         match Slot::new(columns.clone(), buffers.clone(), allocator.clone(), rows) {
@@ -237,13 +242,19 @@ pub(crate) fn make_slots(
 pub(crate) struct Home {
     offers: OnceLock<Offers<Slot>>,
     leased: AtomicUsize,
+    leased_bytes: AtomicU64,
     /// The process that runs it. After `fork`, its child has copies of the batches but not the threads.
     process: u32,
 }
 
 impl Default for Home {
     fn default() -> Self {
-        Self { offers: OnceLock::new(), leased: AtomicUsize::new(0), process: std::process::id() }
+        Self {
+            offers: OnceLock::new(),
+            leased: AtomicUsize::new(0),
+            leased_bytes: AtomicU64::new(0),
+            process: std::process::id(),
+        }
     }
 }
 
@@ -263,18 +274,27 @@ impl Home {
     pub(crate) fn leased(&self) -> usize {
         self.leased.load(Ordering::Acquire)
     }
+
+    /// Returns the bytes of these batches.
+    pub(crate) fn leased_bytes(&self) -> u64 {
+        self.leased_bytes.load(Ordering::Acquire)
+    }
 }
 
 /// A finished slot. Dropping the last handle frees it.
 pub(crate) struct Lease {
     slot: Option<Slot>,
+    bytes: u64,
     home: Arc<Home>,
 }
 
 impl Lease {
-    pub(crate) fn new(slot: Slot, home: Arc<Home>) -> Self {
+    /// Leases a slot to a batch whose unmapped columns take `column_bytes` bytes.
+    pub(crate) fn new(slot: Slot, column_bytes: usize, home: Arc<Home>) -> Self {
+        let bytes = slot.bytes().saturating_add(column_bytes) as u64;
         home.leased.fetch_add(1, Ordering::AcqRel);
-        Self { slot: Some(slot), home }
+        home.leased_bytes.fetch_add(bytes, Ordering::AcqRel);
+        Self { slot: Some(slot), bytes, home }
     }
 
     /// Returns the address of byte `offset` in a part of the finished slot.
@@ -292,6 +312,7 @@ impl Drop for Lease {
             return;
         }
         self.home.leased.fetch_sub(1, Ordering::AcqRel);
+        self.home.leased_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         if let Some(slot) = self.slot.take() {
             self.home.offer(slot);
         }
@@ -335,7 +356,7 @@ mod tests {
             placed.iter().map(|p| (p.part, p.offset)).collect::<Vec<_>>(),
             [(SlotPart::Fixed, 0), (SlotPart::Fixed, 4096)]
         );
-        let lease = Lease::new(slot, Arc::default());
+        let lease = Lease::new(slot, 0, Arc::default());
         // SAFETY: all rows are written and no task is left.
         let first = unsafe { std::slice::from_raw_parts(lease.at(SlotPart::Fixed, 0).as_ptr(), 15) };
         assert_eq!(first, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2]);
@@ -346,7 +367,7 @@ mod tests {
     fn a_forked_child_leaves_its_copies_of_batches_alone() {
         let of_parent = Home { process: std::process::id() + 1, ..Home::default() };
         let home = Arc::new(of_parent);
-        drop(Lease::new(slot(vec![bytes(5)], 1).unwrap(), home.clone()));
+        drop(Lease::new(slot(vec![bytes(5)], 1).unwrap(), 7, home.clone()));
         assert_eq!((home.leased(), Arc::strong_count(&home)), (1, 2));
     }
 
