@@ -22,11 +22,14 @@ from feedstock._check import (
     whole,
     whole_or_none,
 )
+from feedstock._looking import Looking
 from feedstock._pipeline import Pipeline
+from feedstock._table import Table
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from feedstock._joint import JointColumn
+    from feedstock._steps import FromOutput
     from feedstock.ops import Op
 
 Progress = Callable[[str, int, "int | None"], None]
@@ -70,7 +73,7 @@ def _begins(method: Callable[..., Pipeline]) -> Callable[[F], F]:
     return decorate
 
 
-class Dataset:
+class Dataset(Looking):
     """Opens a data set in object storage or on disk, and selects samples and columns.
 
     The first opening lists the objects and builds a catalog, which is stored. Later openings compare a catalog of up to
@@ -393,16 +396,16 @@ class Dataset:
         """
         self._native.publish_catalog(os.fspath(folder))
 
-    def sql(self, query: str) -> _feedstock.Table:
+    def sql(self, query: str) -> Table:
         """Runs a query over the table ``catalog``, which has all samples, regardless of filters.
 
         Args:
             query: For example ``"select label, count(*) from catalog group by label"``.
 
         Returns:
-            A table for ``pyarrow.table(result)`` or ``polars.DataFrame(result)``.
+            A table. It prints, has ``rows()``, and goes to ``pyarrow.table(result)`` and ``polars.DataFrame(result)``.
         """
-        return self._native.sql(text("query", query))
+        return Table(self._native.sql(text("query", query)))
 
     def doctor(
         self,
@@ -466,7 +469,7 @@ class Dataset:
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,
-    ) -> Pipeline:
+    ) -> Pipeline[FromOutput]:
         raise NotImplementedError
 
     @_begins(Pipeline.shuffle)
@@ -479,7 +482,7 @@ class Dataset:
         full: bool = False,
         shuffle_bytes: int | None = None,
         piece: int | None = None,
-    ) -> Pipeline:
+    ) -> Pipeline[FromOutput]:
         raise NotImplementedError
 
     @_begins(Pipeline.batch)
@@ -492,10 +495,10 @@ class Dataset:
         global_total: float | None = None,
         max_rows: int | None = None,
         tail: Literal["drop", "pad"] = "drop",
-    ) -> Pipeline:
+    ) -> Pipeline[FromOutput]:
         raise NotImplementedError
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> Pipeline[FromOutput]:
         """Returns a pipeline over this data set: not shuffled, no column mapped, batches of one sample."""
         return Pipeline(self)
 

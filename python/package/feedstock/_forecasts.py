@@ -6,12 +6,41 @@ import json
 from typing import Any, cast
 
 from feedstock._check import whole
+from feedstock._description import Description
+from feedstock._rows.function import RowFunction
 from feedstock._simulation import Simulation, simulation_arguments
-from feedstock._steps import Steps
+from feedstock._steps import R, Steps
 
 
-class Forecasts(Steps):
+class Forecasts(Steps[R]):
     """What can be computed about a pipeline before it runs."""
+
+    def describe(self, world_size: int = 1) -> Description:
+        """Describes the pipeline: its data, columns, order, batches, memory, and what an epoch reads.
+
+        It prints as a table. Of the data, only the column of lengths is read, if there is one.
+
+        Args:
+            world_size: Ranks; default 1. The figures of batches and memory are those of rank 0.
+
+        Returns:
+            An object whose fields have the same: ``layout``, ``filter``, ``maps`` with ``dtype`` and ``shape``,
+            ``order``, ``steps``, ``threads``, ``memory``, ``reads`` and others.
+
+        Raises:
+            ConfigError: The pipeline is not valid: what ``loader`` raises, too.
+
+        Example:
+            >>> pipeline = fs.Dataset(images).map("image", fs.decode_image(), fs.resize((32, 32))).batch(4)
+            >>> described = pipeline.describe(world_size=2)
+            >>> described.maps[0].dtype, described.maps[0].shape, described.global_batch_size
+            ('uint8', (32, 32, 3), 8)
+        """
+        report = json.loads(self._native.describe(0, whole("world_size", world_size, 1)))
+        return Description.of(report, tuple(map(function_text, self._functions)))
+
+    def _repr_html_(self) -> str:
+        return self.describe()._repr_html_()
 
     def shuffle_quality(
         self, world_size: int = 1, *, labels: str | None = None, epoch: int = 0
@@ -120,3 +149,8 @@ class Forecasts(Steps):
             price_per_gb=price_per_gb,
         )
         return cast("Simulation", json.loads(self._native.simulate(given)))
+
+
+def function_text(function: Any) -> str:
+    """Returns a function of a pipeline as its step: ``map_rows(…)``, ``map_python(…)``."""
+    return str(function) if isinstance(function, RowFunction) else f"map_python({function[0]!r})"

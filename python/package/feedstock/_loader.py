@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from feedstock._agreement import Agreement
 from feedstock._batches import Batches
@@ -21,19 +21,32 @@ from feedstock._workers import source_of
 from feedstock.errors import ConfigError, FeedstockError
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    import typing_extensions
+    from typing_extensions import Self, Unpack
 
     from feedstock import _feedstock
     from feedstock._pipeline import Pipeline
 
+    # What iterating yields.
+    B = typing_extensions.TypeVar("B", default=Any)
+else:
+    B = TypeVar("B")
+
 _STATE_VERSION = 1
 
-# The line that a warning about a long wait names: above Loader._next and the iterator.
-_STACKLEVEL = 3
+# The line that a warning about a long wait names: above Loader._take, Loader._next and the iterator.
+_STACKLEVEL = 4
+
+
+class _Peeked(NamedTuple):
+    """A batch that ``peek`` returned, and that is still to be delivered."""
+
+    place: tuple[int, int]  # (epoch, position)
+    batch: Any
 
 
 @documents_loader_options
-class Loader(Position, Reports):
+class Loader(Position, Reports, Generic[B]):
     """Iterates over one rank's batches. Made by ``Pipeline.loader``.
 
     A loader is a plain iterable with ``len()``, ``set_epoch``, ``state_dict`` and ``load_state_dict``. Iterating yields
@@ -69,7 +82,7 @@ class Loader(Position, Reports):
 
     @takes_loader_options()
     def __init__(
-        self, pipeline: Pipeline, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
+        self, pipeline: Pipeline[Any], rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
     ) -> None:
         check(options, has_functions=bool(pipeline._functions))
         self.pipeline = pipeline
@@ -98,6 +111,8 @@ class Loader(Position, Reports):
             )
         self._placed = True  # by load_state_dict, seek or set_epoch, and not moved from since
         self._taken: tuple[int, int] | None = None  # (epoch, position) of a batch on its way to the caller
+        self._peeked: _Peeked | None = None
+        self._ends_first = False  # the epoch's end was found before the peeked batch, and not reported
         self._iterations = 0
         self._resized: dict[str, float | None] = {}  # the batch size that reconfigure was given last
         self._last_run = {}, None
@@ -106,9 +121,10 @@ class Loader(Position, Reports):
         if source is not None:
             source.watch(self)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         """Returns an iterator over the rest of the epoch, or the next one. It invalidates earlier iterators."""
-        if self._ahead is None or self._ahead.is_empty():
+        self._ends_first = False
+        if self._peeked is None and (self._ahead is None or self._ahead.is_empty()):
             self._forget()  # an epoch's end that was not requested
             self._native.begin_epoch()
         if self.restart and not self._placed and self.position > 0:
@@ -121,19 +137,62 @@ class Loader(Position, Reports):
         if self._agreement is not None and self._agreement.before_batch(self):
             self._agreement = None
         self._placed = False
+        if self._ends_first:
+            self._ends_first = False
+            raise StopIteration
+        peeked, self._peeked = self._peeked, None
+        return self._take().batch if peeked is None else peeked.batch
+
+    def peek(self) -> B | None:
+        """Returns the next batch without delivering it: the next iteration yields the same object.
+
+        The position and ``state_dict`` do not change, and peeking again returns the same batch. Changes that you make
+        to its arrays are in the batch that the iteration yields. Until then it holds a slot, and ``ledger`` counts it.
+
+        Returns:
+            The batch in the form of ``output``, after functions of ``map_python``; None after the last epoch.
+
+        Raises:
+            ConfigError: The loader has fixed addresses (``static=True``): peeking would overwrite the batch in use.
+
+        Example:
+            >>> loader = fs.Dataset(images).batch(4).loader()
+            >>> first = loader.peek()
+            >>> loader.position, next(iter(loader)) is first, loader.position
+            (0, True, 4)
+        """
+        if self._static:
+            raise ConfigError(
+                "peek needs a second batch in memory, which static=True excludes; leave out static"
+            )
+        if self._peeked is None:
+            try:
+                self._peeked = self._take()
+            except StopIteration:
+                self._ends_first = True
+                try:
+                    self._peeked = self._take()
+                except StopIteration:
+                    return None
+        batch: B = self._peeked.batch
+        return batch
+
+    def _take(self) -> _Peeked:
+        """Waits for the next batch; raises StopIteration at an epoch's end."""
         try:
             if self.output == "torch" and imported_torch() is None:
                 self._native.start_prefetch()
                 import_torch()  # takes seconds, in which threads decode
             if self._ahead is not None:
-                return self._ahead.next(self._native)
+                result = self._ahead.next(self._native)
+                return _Peeked(self._ahead.place, result)
             batch = self._native.next(_STACKLEVEL, current_stream(self._ordinal) if self._static else None)
             if batch is None:
                 raise StopIteration
             self._taken = (batch.epoch, batch.position)
-            converted = self._convert(batch)
+            taken = _Peeked(self._taken, self._convert(batch))
             self._taken = None
-            return converted
+            return taken
         except StopIteration:
             raise
         except BaseException:
@@ -322,7 +381,7 @@ class Loader(Position, Reports):
             self._native.stop()
             self._last_run = last_run
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -346,13 +405,15 @@ class Loader(Position, Reports):
 
     def _undelivered(self) -> tuple[int, int] | None:
         """Returns (epoch, position) of the first batch that came from the library and did not reach the caller."""
+        if self._peeked is not None:
+            return self._peeked.place
         return self._taken if self._ahead is None else self._ahead.first()
 
     def _go(self, cursor: str, on_change: str = "error") -> None:
         self._native.load_state(cursor, on_change)
         self._discard()  # only now: a move that fails must lose nothing
 
-    def _take_over(self, former: Loader) -> None:
+    def _take_over(self, former: Loader[Any]) -> None:
         """Continues where ``former`` is, with its batch size, and closes it. Its iterators end with an error."""
         sizes = {name: size for name, size in former._resized.items() if size is not None}
         if sizes:
@@ -377,12 +438,13 @@ class Loader(Position, Reports):
 
     def _forget(self) -> None:
         self._taken = None
+        self._peeked, self._ends_first = None, False
         self._last_run = {}, None
         if self._ahead is not None:
             self._ahead.clear()
 
 
-_live: weakref.WeakSet[Loader] = weakref.WeakSet()
+_live: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()
 
 
 @atexit.register

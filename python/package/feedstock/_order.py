@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from feedstock._check import batch_sizes, one_of, text, whole, whole_or_none
-from feedstock._steps import Steps
+from feedstock._steps import R, Steps
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Order(Steps):
+class Order(Steps[R]):
     """The steps of a pipeline that set its order and its batches."""
 
     def shuffle(

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 
 from feedstock._check import batch_sizes, number, one_of, real, seconds, text, whole, whole_or_none
-from feedstock._forecasts import Forecasts
+from feedstock._forecasts import Forecasts, function_text
 from feedstock._joint import JointColumn, joint_chains
 from feedstock._loader import Loader
 from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
 from feedstock._order import Order
 from feedstock._pickles import named_arguments
+from feedstock._preview import Preview, image_layouts, preview
 from feedstock._rows.function import RowFunction, row_function
 from feedstock._rows.spec import TensorSpec
-from feedstock._steps import Functions
+from feedstock._steps import FromOutput, Functions, R
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from feedstock._dataset import Dataset
+    from feedstock._feedstock import Batch
+    from feedstock._options import OptionsWithoutOutput
+
+T = TypeVar("T")
 
 
-class Pipeline(Order, Forecasts):
+class Pipeline(Order[R], Forecasts[R]):
     """A data set, the ops on its columns, an order, and batches. Made by ``Dataset.map``, ``.shuffle`` or ``.batch``.
 
     Immutable: every method returns a new pipeline. Pipelines that were made from one another share threads. Picklable
@@ -50,7 +55,7 @@ class Pipeline(Order, Forecasts):
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,
-    ) -> Pipeline:
+    ) -> Self:
         """Runs the encoded bytes or text of ``column`` through ops, sample by sample, on the pipeline's threads.
 
         One column may be mapped several times, to different outputs. Unmapped columns are passed on unchanged.
@@ -100,7 +105,7 @@ class Pipeline(Order, Forecasts):
 
     def _map_jointly(
         self, columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]], key: str | None
-    ) -> Pipeline:
+    ) -> Self:
         chains = joint_chains(columns, ops)
         joint = "+".join(chains)
         mapped = {arguments["column"] for method, arguments in self._steps if method == "map"}
@@ -129,7 +134,7 @@ class Pipeline(Order, Forecasts):
         num_workers: int | None = None,
         timeout: float | None = None,
         version: str = "",
-    ) -> Pipeline:
+    ) -> Self:
         """Runs ``fn(row, rng)`` on every sample, in processes of this machine, after all maps.
 
         The loader needs ``output="numpy"`` or ``"torch"`` and batches in host memory. Columns that ``fn`` returns are
@@ -178,7 +183,7 @@ class Pipeline(Order, Forecasts):
         added = row_function(fn, inputs, outputs, executor, num_workers, timeout, version)
         return self._changed(self._native, self._steps, (*self._functions, added))
 
-    def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:
+    def map_python(self, fn: Callable[[Any], T], *, num_threads: int | None = None) -> Pipeline[T]:
         """Runs ``fn(batch)`` on every batch in this process; the loader yields the results, in order.
 
         Each function has a separate thread pool. With one thread, ``fn`` runs on one batch at a time, in order. Of
@@ -198,9 +203,10 @@ class Pipeline(Order, Forecasts):
         if not callable(fn):
             raise TypeError(f"fn must be a function of a batch; got {fn!r}")
         num_threads = whole_or_none("num_threads", num_threads, 1)
-        return self._changed(self._native, self._steps, (*self._functions, (fn, num_threads)))
+        added = (*self._functions, (fn, num_threads))
+        return cast("Pipeline[T]", self._changed(self._native, self._steps, added))
 
-    def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Pipeline:
+    def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Self:
         """Sets what happens to samples that cannot be decoded, or on which a function of ``map_rows`` fails.
 
         Args:
@@ -221,7 +227,7 @@ class Pipeline(Order, Forecasts):
         share = real("max_fraction", max_fraction, "0.0 to 1.0", lambda number: 0.0 <= number <= 1.0)
         return self._with("on_error", policy=policy, max_fraction=share)
 
-    def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Pipeline:
+    def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Self:
         """Sets what missing values become in columns of numbers or flags: the same form in every batch.
 
         Without a setting, a column is a list in every batch if statistics prove nulls: the null counts of Parquet
@@ -249,7 +255,7 @@ class Pipeline(Order, Forecasts):
             changed = changed._with("nulls", column=column, to=plain_nulls(to))
         return changed
 
-    def epochs(self, epochs: int) -> Pipeline:
+    def epochs(self, epochs: int) -> Self:
         """Ends after this number of epochs, at least 1, so that later ones are not prefetched; default: no end."""
         return self._with("epochs", epochs=whole("epochs", epochs, 1))
 
@@ -262,8 +268,9 @@ class Pipeline(Order, Forecasts):
         prefetch_bytes: int | None = None,
         decoder_memory: int | None = None,
         row_index_bytes: int | None = None,
+        held_bytes: int | None = None,
         deadline: float | None = None,
-    ) -> Pipeline:
+    ) -> Self:
         """Bounds threads, memory and waiting.
 
         The memory of a loader is at most ``budget_bytes`` + slots + 200 MB + ``threads`` × ``decoder_memory``. With
@@ -289,6 +296,10 @@ class Pipeline(Order, Forecasts):
             row_index_bytes: Bytes that the process keeps to remember where the rows of baseline JPEGs begin, so that
                 crops are decoded faster from the second epoch on; 0 remembers nothing. Default 64 MiB, enough for some
                 240,000 images of 500 × 375 pixels. The loaders of a process share them; the largest number counts.
+            held_bytes: Bytes of batches that a caller may hold, as ``list(loader)`` does; default 1 GiB. If the caller
+                has waited for a batch for a second while it holds all slots, slots are added, with one warning in the
+                log. If the limit leaves no room for another batch, or the batches are on a device, the wait ends with
+                ConfigError instead. 0: no slots are added.
             deadline: Seconds until waiting for a batch becomes an error that states the reason; default 300.
 
         Raises:
@@ -308,13 +319,44 @@ class Pipeline(Order, Forecasts):
             "prefetch_bytes": whole_or_none("prefetch_bytes", prefetch_bytes),
             "decoder_memory": whole_or_none("decoder_memory", decoder_memory),
             "row_index_bytes": whole_or_none("row_index_bytes", row_index_bytes),
+            "held_bytes": whole_or_none("held_bytes", held_bytes),
             "deadline": None if deadline is None else seconds("deadline", deadline),
         }
         given = {name: value for name, value in options.items() if value is not None}
         return self._with("options", **given) if given else self
 
+    @overload
+    def loader(
+        self: Pipeline[FromOutput],
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        output: Literal["batch"] = "batch",
+        **options: Unpack[OptionsWithoutOutput],
+    ) -> Loader[Batch]: ...
+
+    @overload
+    def loader(
+        self: Pipeline[FromOutput],
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        output: Literal["numpy", "torch"],
+        **options: Unpack[OptionsWithoutOutput],
+    ) -> Loader[dict[str, Any]]: ...
+
+    @overload
+    def loader(
+        self: Pipeline[FromOutput], rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
+    ) -> Loader[Any]: ...
+
+    @overload
+    def loader(
+        self: Pipeline[T], rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
+    ) -> Loader[T]: ...
+
     @takes_loader_options()
-    def loader(self, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]) -> Loader:
+    def loader(self, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]) -> Loader[Any]:
         """Makes the loader of one rank. ``feedstock.torch.loader`` takes rank and world size from torch.
 
         Args:
@@ -334,6 +376,40 @@ class Pipeline(Order, Forecasts):
             ((2, 32, 32, 3), dtype('uint64'), 2)
         """
         return Loader(self, rank, world_size, **options)
+
+    def show(self, samples: int = 16, *, epoch: int = 0) -> Preview:
+        """Runs the first samples of an epoch through the ops, and shows their images as the model gets them.
+
+        The images are those of the first batches of a loader of one rank. Stored images without a map are shown, too.
+        Functions of ``map_rows`` run; those of ``map_python`` do not. A sample that cannot be used is shown with the
+        reason.
+
+        Args:
+            samples: Samples to show, at least 1; default 16.
+            epoch: The epoch; default 0.
+
+        Returns:
+            A page for notebooks; ``save(path)`` writes it to a file.
+
+        Raises:
+            ConfigError: No column has images.
+
+        Example:
+            >>> pipeline = fs.Dataset(images).map("image", fs.decode_image(), fs.random_resized_crop(32))
+            >>> len(pipeline.shuffle(seed=7).show(4))
+            4
+        """
+        samples, epoch = whole("samples", samples, 1), whole("epoch", epoch)
+        described = self.describe()
+        layouts = image_layouts(described)
+        names = {one.name: self.dataset.class_names(one.name) for one in described.columns}
+        alone = self._with("batch", sizes=batch_sizes(global_batch_size=1), tail="drop")
+        alone = alone._with("on_error", policy="skip", max_fraction=1.0)
+        functions = tuple(one for one in self._functions if isinstance(one, RowFunction))
+        loader: Loader[Any] = Loader(alone._changed(alone._native, alone._steps, functions), output="numpy")
+        with loader:
+            loader.set_epoch(epoch)
+            return preview(described.uri, layouts, names, loader, samples)
 
     def spec(self) -> str:
         """Returns the recipe as JSON: which samples, ops and order.
@@ -362,10 +438,7 @@ class Pipeline(Order, Forecasts):
 
     def __repr__(self) -> str:
         steps = [f".{method}({_shown(arguments)})" for method, arguments in self._steps]
-        steps += [
-            f".{one}" if isinstance(one, RowFunction) else f".map_python({one[0]!r})"
-            for one in self._functions
-        ]
+        steps += [f".{function_text(one)}" for one in self._functions]
         return f"Pipeline({self.dataset!r}){''.join(steps)}"
 
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from feedstock._rows.function import RowFunction
 
 if TYPE_CHECKING:
+    import typing_extensions
     from typing_extensions import Self
 
     from feedstock import _feedstock
+
+
+class FromOutput:
+    """In ``Pipeline[FromOutput]``: the type of batches follows from the option ``output`` of a loader."""
+
+
+# What loaders yield: the results of the last function of ``map_python``, if there is one.
+if TYPE_CHECKING:
+    R = typing_extensions.TypeVar("R", default=Any)
+else:
+    R = TypeVar("R")
 
 #: A method of the native pipeline, and its arguments.
 Step = tuple[str, dict[str, Any]]
@@ -18,7 +30,7 @@ Step = tuple[str, dict[str, Any]]
 Functions = tuple[RowFunction | tuple[Callable[[Any], Any], int | None], ...]
 
 
-class Steps:
+class Steps(Generic[R]):
     """A data set and what is done to it. Immutable: every step makes a new object."""
 
     dataset: Any  # a Dataset, whose module imports this one
