@@ -1,5 +1,6 @@
 //! The rank's iterator: batches in step order, epoch by epoch, and the state to resume from.
 
+mod growth;
 mod report;
 mod waits;
 
@@ -18,12 +19,12 @@ use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, StepShape, StepSize};
 use feedstock_ingest::{Job, Popped, Ready, RowBuffers, Run, Sink, Waiting};
 use futures::Stream;
+use growth::Growth;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use waits::Growth;
 
 /// A wait this long is logged, once for each batch.
 pub(crate) const SLOW_WAIT: Duration = Duration::from_secs(10);

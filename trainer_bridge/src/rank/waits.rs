@@ -5,42 +5,12 @@
 //!                        └─▶ device: an error, since its buffers cannot grow
 //! ```
 
+use super::growth::added;
 use super::{RankIterator, RankStats, SLOW_WAIT};
-use crate::memory::Allocator;
 use crate::next::Next;
-use crate::slots::{Column, Slot};
 use crate::{Error, ErrorKind, Result};
-use feedstock_ingest::{Popped, RowBuffers};
-use std::sync::Arc;
+use feedstock_ingest::Popped;
 use std::time::{Duration, Instant};
-
-/// The wait with all slots held after which the caller is taken to keep its batches. It is longer than a step of most trainers,
-/// which drop their batches after it.
-const HELD_WAIT: Duration = Duration::from_secs(1);
-
-/// The same wait once the caller is known to keep its batches.
-const HELD_WAIT_AGAIN: Duration = Duration::from_millis(10);
-
-/// What more slots are made of, and how many bytes they may take.
-pub(super) struct Growth {
-    pub(super) columns: Arc<[Column]>,
-    pub(super) buffers: Arc<RowBuffers>,
-    pub(super) allocator: Allocator,
-    /// Rows that a slot has room for at first.
-    pub(super) rows: usize,
-    /// The most bytes of batches that the caller may hold for slots to be added.
-    pub(super) held_bytes: u64,
-    /// Since when the caller has waited with all slots held.
-    pub(super) since: Option<Instant>,
-    pub(super) has_grown: bool,
-}
-
-/// Returns the number of slots to add to `slots` slots, which hold `bytes` bytes: half as many, as far as `limit` allows.
-fn added(slots: usize, bytes: u64, limit: u64) -> usize {
-    let mean = (bytes / slots.max(1) as u64).max(1);
-    let room = limit.saturating_sub(bytes) / mean;
-    (slots / 2).max(1).min(usize::try_from(room).unwrap_or(usize::MAX))
-}
 
 impl RankIterator {
     /// Waits for the next batch, at most `timeout`.
@@ -123,8 +93,7 @@ impl RankIterator {
             );
         }
         for _ in 0..more {
-            let Growth { columns, buffers, allocator, rows, .. } = &self.growth;
-            home.offer(Slot::new(columns.clone(), buffers.clone(), allocator.clone(), *rows)?);
+            home.offer(self.growth.slot()?);
             self.slots += 1;
         }
         Ok(())
@@ -171,28 +140,5 @@ impl RankIterator {
             let (waiting, RankStats { held, slots, .. }) = (self.run.waiting(), self.stats());
             tracing::warn!(rank = %self.shape.rank, held, slots, "no batch for 10 s: {waiting}");
         }
-    }
-}
-
-impl Growth {
-    fn held_wait(&self) -> Duration {
-        if self.has_grown { HELD_WAIT_AGAIN } else { HELD_WAIT }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_grow_by_half_and_stay_within_the_limit() {
-        assert_eq!((added(4, 400, 10_000), added(2, 200, 10_000), added(1, 100, 10_000)), (2, 1, 1));
-        assert_eq!((added(4, 400, 500), added(4, 400, 499), added(4, 400, 0)), (1, 0, 0));
-        assert_eq!(added(4, 0, 1 << 30), 2, "batches without bytes");
-        let (mut slots, limit) = (4, 1_000);
-        while added(slots, 10 * slots as u64, limit) > 0 {
-            slots += added(slots, 10 * slots as u64, limit);
-        }
-        assert_eq!(slots, 100);
     }
 }
