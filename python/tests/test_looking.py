@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_files_of_a_folder_are_read_as_they_are(folder: Path) -> None:
 def test_indices_are_checked(imagenet: Path) -> None:
     data = fs.Dataset(imagenet)
     for index in (200, -201):
-        with pytest.raises(IndexError, match=f"no sample {index}: the data set has 200"):
+        with pytest.raises(IndexError, match=f"no sample {index}: numbers are -200 to 199"):
             data[index]
     with pytest.raises(TypeError, match="head.* skip.*take"):
         data[0:3]  # type: ignore[index]
@@ -313,6 +314,42 @@ def test_peeking_consumes_nothing(imagenet: Path, functions: bool) -> None:
     assert loader.peek() is None
     assert list(loader) == []
     loader.close()
+
+
+def test_a_peek_over_an_epochs_end_ends_the_iteration_once(imagenet: Path) -> None:
+    loader = fs.Dataset(imagenet).batch(40).loader()
+    positions = []
+    for batch in loader:
+        positions.append(batch.position)
+        if batch.position == 160:
+            assert loader.peek().epoch == 1  # type: ignore[union-attr]
+            loader.reconfigure(batch_size=20)
+    assert positions == [0, 40, 80, 120, 160]
+    assert [batch.epoch for batch in loader] == [1] * 10
+    evaluation = fs.Dataset(imagenet).batch(40).loader(restart=True)
+    for one in (loader, evaluation):
+        epoch = one.epoch
+        for _ in one:
+            one.peek()
+        ledger = one.ledger()
+        assert ledger is not None
+        assert (ledger["epoch"], ledger["delivered"], ledger["exact"]) == (epoch, 200, True)
+
+
+def test_a_forked_child_does_not_get_a_peeked_batch(imagenet: Path) -> None:
+    loader = fs.Dataset(imagenet).batch(40).loader()
+    loader.peek()
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for take in (loader.peek, lambda: next(iter(loader))):
+            try:
+                take()
+            except fs.ForkError:
+                refused += 1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert next(iter(loader)).position == 0
 
 
 def test_a_peeked_batch_is_forgotten_by_moves(imagenet: Path) -> None:

@@ -63,7 +63,8 @@ class MemoryDescription:
     #: Of each CPU thread.
     decoder_memory: int
     held_bytes: int
-    #: Budget, slots, decoders of all threads, and 200 MB for everything else.
+    #: Budget, slots, decoders of all threads, and 200 MB for everything else. Columns without a map, those of variable
+    #: length, and batches that the caller keeps beyond its slots come on top.
     most_bytes: int
 
 
@@ -176,7 +177,8 @@ class Description:
         slots = f"{memory.slots} slots of {size(memory.slot_bytes)}"
         slots += " and rows of variable length" if memory.has_variable_length else ""
         decoders = f"{self.threads} × {size(memory.decoder_memory)} for decoders"
-        return f"at most {size(memory.most_bytes)}: {size(memory.budget_bytes)} fetched, {slots}, {decoders}, 200 MB"
+        parts = f"{size(memory.budget_bytes)} fetched, {slots}, {decoders}, 200 MB"
+        return f"{size(memory.most_bytes)} and other columns: {parts}"
 
     def _reads(self) -> str:
         if self.reads is None:

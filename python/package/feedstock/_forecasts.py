@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from feedstock._description import Description
 from feedstock._rows.function import RowFunction
 from feedstock._simulation import Simulation, simulation_arguments
 from feedstock._steps import R, Steps
+from feedstock.errors import FeedstockError
 
 
 class Forecasts(Steps[R]):
@@ -40,7 +42,10 @@ class Forecasts(Steps[R]):
         return Description.of(report, tuple(map(function_text, self._functions)))
 
     def _repr_html_(self) -> str:
-        return self.describe()._repr_html_()
+        try:
+            return self.describe()._repr_html_()
+        except FeedstockError as error:
+            return f"<pre>{html.escape(repr(self))}\n{html.escape(str(error))}</pre>"
 
     def shuffle_quality(
         self, world_size: int = 1, *, labels: str | None = None, epoch: int = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 from feedstock._agreement import Agreement
 from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
-from feedstock._device import current_stream, import_torch, imported_torch
+from feedstock._device import consumer_stream, current_stream, import_torch, imported_torch, record_stream
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
 from feedstock._position import Position
 from feedstock._reporting import Reports
@@ -43,6 +43,7 @@ class _Peeked(NamedTuple):
 
     place: tuple[int, int]  # (epoch, position)
     batch: Any
+    stream: Any  # torch's current stream when it was taken; None in host memory
 
 
 @documents_loader_options
@@ -113,6 +114,7 @@ class Loader(Position, Reports, Generic[B]):
         self._taken: tuple[int, int] | None = None  # (epoch, position) of a batch on its way to the caller
         self._peeked: _Peeked | None = None
         self._ends_first = False  # the epoch's end was found before the peeked batch, and not reported
+        self._finished = None
         self._iterations = 0
         self._resized: dict[str, float | None] = {}  # the batch size that reconfigure was given last
         self._last_run = {}, None
@@ -140,14 +142,21 @@ class Loader(Position, Reports, Generic[B]):
         if self._ends_first:
             self._ends_first = False
             raise StopIteration
-        peeked, self._peeked = self._peeked, None
-        return self._take().batch if peeked is None else peeked.batch
+        if self._peeked is None:
+            return self._take().batch
+        self._native.share()  # raises ForkError in a forked child, where the batch is the parent's
+        peeked, self._peeked, self._finished = self._peeked, None, None
+        if peeked.stream is not None and (now := consumer_stream(self._ordinal)) != peeked.stream:
+            now.wait_stream(peeked.stream)  # the caller has changed the stream meanwhile
+            record_stream(peeked.batch, now)
+        return peeked.batch
 
     def peek(self) -> B | None:
-        """Returns the next batch without delivering it: the next iteration yields the same object.
+        """Returns the next batch without delivering it: the iteration yields the same object next.
 
         The position and ``state_dict`` do not change, and peeking again returns the same batch. Changes that you make
         to its arrays are in the batch that the iteration yields. Until then it holds a slot, and ``ledger`` counts it.
+        A loader with ``restart=True`` yields it only to an iteration that has begun; a new one begins an epoch.
 
         Returns:
             The batch in the form of ``output``, after functions of ``map_python``; None after the last epoch.
@@ -165,11 +174,13 @@ class Loader(Position, Reports, Generic[B]):
             raise ConfigError(
                 "peek needs a second batch in memory, which static=True excludes; leave out static"
             )
+        self._native.share()  # raises ForkError in a forked child, where a peeked batch is the parent's
         if self._peeked is None:
+            finished = self._ledger()
             try:
                 self._peeked = self._take()
             except StopIteration:
-                self._ends_first = True
+                self._ends_first, self._finished = True, finished
                 try:
                     self._peeked = self._take()
                 except StopIteration:
@@ -185,12 +196,12 @@ class Loader(Position, Reports, Generic[B]):
                 import_torch()  # takes seconds, in which threads decode
             if self._ahead is not None:
                 result = self._ahead.next(self._native)
-                return _Peeked(self._ahead.place, result)
+                return _Peeked(self._ahead.place, result, consumer_stream(self._ordinal))
             batch = self._native.next(_STACKLEVEL, current_stream(self._ordinal) if self._static else None)
             if batch is None:
                 raise StopIteration
             self._taken = (batch.epoch, batch.position)
-            taken = _Peeked(self._taken, self._convert(batch))
+            taken = _Peeked(self._taken, self._convert(batch), consumer_stream(self._ordinal))
             self._taken = None
             return taken
         except StopIteration:
@@ -235,7 +246,7 @@ class Loader(Position, Reports, Generic[B]):
                 self._native.set_epoch(epoch)  # keeps the position; an error if there is no such epoch
             return
         self._discard()
-        self._placed = True
+        self._placed, self._ends_first = True, False
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position after the last delivered batch: a dict of a few hundred bytes, JSON-serializable.
@@ -293,7 +304,7 @@ class Loader(Position, Reports, Generic[B]):
             )
         self._go(state_dict["cursor"], on_change)
         compare(state_dict.get("map_rows"), [] if self._rows is None else self._rows.identities)
-        self._placed = True
+        self._placed, self._ends_first = True, False
 
     def seek(self, step: int) -> None:
         """Goes to a step of the current epoch.
@@ -303,7 +314,7 @@ class Loader(Position, Reports, Generic[B]):
         """
         self._native.seek(self.epoch, whole("step", step))
         self._discard()
-        self._placed = True
+        self._placed, self._ends_first = True, False
 
     def reconfigure(
         self,
@@ -371,7 +382,7 @@ class Loader(Position, Reports, Generic[B]):
     def _release(self) -> None:
         """Does the same as ``close``, but keeps the statistics and the ledger."""
         stats = self._native.stats()
-        last_run = (stats, self._ledger()) if stats else self._last_run
+        last_run = (stats, self._finished or self._ledger()) if stats else self._last_run
         if self._undelivered() is not None:
             self._go(self._state()[2])
         try:
@@ -438,7 +449,7 @@ class Loader(Position, Reports, Generic[B]):
 
     def _forget(self) -> None:
         self._taken = None
-        self._peeked, self._ends_first = None, False
+        self._peeked = self._finished = None
         self._last_run = {}, None
         if self._ahead is not None:
             self._ahead.clear()

@@ -74,7 +74,7 @@ class Looking:
         samples = self._native.samples()
         at = number + samples if number < 0 else number
         if not 0 <= at < samples:
-            raise IndexError(f"there is no sample {number}: the data set has {samples}")
+            raise IndexError(f"there is no sample {number}: numbers are {-samples} to {samples - 1}")
         return Table(self._native.rows(at, at + 1)).rows()[0]
 
     def class_names(self, column: str) -> list[str] | None:

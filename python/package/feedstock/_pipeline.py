@@ -296,10 +296,10 @@ class Pipeline(Order[R], Forecasts[R]):
             row_index_bytes: Bytes that the process keeps to remember where the rows of baseline JPEGs begin, so that
                 crops are decoded faster from the second epoch on; 0 remembers nothing. Default 64 MiB, enough for some
                 240,000 images of 500 × 375 pixels. The loaders of a process share them; the largest number counts.
-            held_bytes: Bytes of batches that a caller may hold, as ``list(loader)`` does; default 1 GiB. If the caller
-                has waited for a batch for a second while it holds all slots, slots are added, with one warning in the
-                log. If the limit leaves no room for another batch, or the batches are on a device, the wait ends with
-                ConfigError instead. 0: no slots are added.
+            held_bytes: Bytes of batches that a caller may keep beyond ``slots``, as ``list(loader)`` does; default
+                1 GiB. If the caller has waited for a batch for a second while it holds all slots, slots are added, with one
+                warning in the log, and freed when batches are dropped. If the limit leaves no room for another batch,
+                or the batches are on a device, the wait ends with ConfigError instead. 0: no slots are added.
             deadline: Seconds until waiting for a batch becomes an error that states the reason; default 300.
 
         Raises:
@@ -382,7 +382,7 @@ class Pipeline(Order[R], Forecasts[R]):
 
         The images are those of the first batches of a loader of one rank. Stored images without a map are shown, too.
         Functions of ``map_rows`` run; those of ``map_python`` do not. A sample that cannot be used is shown with the
-        reason.
+        reason. With ``bucket_by``, they are the first samples of the order in batches of one.
 
         Args:
             samples: Samples to show, at least 1; default 16.
@@ -400,11 +400,11 @@ class Pipeline(Order[R], Forecasts[R]):
             4
         """
         samples, epoch = whole("samples", samples, 1), whole("epoch", epoch)
-        described = self.describe()
-        layouts = image_layouts(described)
-        names = {one.name: self.dataset.class_names(one.name) for one in described.columns}
         alone = self._with("batch", sizes=batch_sizes(global_batch_size=1), tail="drop")
         alone = alone._with("on_error", policy="skip", max_fraction=1.0)
+        described = alone.describe()
+        layouts = image_layouts(described)
+        names = {one.name: self.dataset.class_names(one.name) for one in described.columns}
         functions = tuple(one for one in self._functions if isinstance(one, RowFunction))
         loader: Loader[Any] = Loader(alone._changed(alone._native, alone._steps, functions), output="numpy")
         with loader:

@@ -108,7 +108,8 @@ class Position:
 
         Returns:
             Tuples (epoch, step, rank, row), by step. One; several if a mix repeats the sample in an epoch; none if a
-            filter leaves it out, or if it is in a last step that is dropped. Of a mix with ``stop="never"``, the place
+            filter leaves it out, if it is in a last step that is dropped, and after the last epoch. Steps are those of
+            the current batch size from the epoch's start on. Of a mix with ``stop="never"``, the place
             in the first pass over the sample's part.
 
         Raises:

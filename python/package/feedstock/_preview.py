@@ -93,9 +93,9 @@ def _reason(batch: Mapping[str, Any], loader: Previewed) -> str | None:
     """Returns why the batch's only sample was skipped; None if it was not."""
     if batch["valid"][0]:
         return None
-    return next(
-        one["reason"] for one in loader.skip_report()["samples"] if one["sample_id"] == batch["sample_ids"][0]
-    )
+    skipped = loader.skip_report()["samples"]
+    reasons = (one["reason"] for one in skipped if one["sample_id"] == batch["sample_ids"][0])
+    return next(reasons, "the sample cannot be used")
 
 
 def _tile(
@@ -114,7 +114,7 @@ def _tile(
         elif isinstance(value, bytes):
             image = as_image(value)
             images += [] if image is None else [image]
-        elif np.ndim(value) == 0:
+        elif not isinstance(value, (list, dict)) and np.ndim(value) == 0:
             value = value.item() if isinstance(value, np.generic) else value
             known = names.get(name)
             facts.append(f"{name}: {shown(value) if known is None else class_of(value, known)}")

@@ -18,6 +18,8 @@ class Reports:
     _rows: RowSteps | None
     #: Statistics and ledger of a run whose memory was released.
     _last_run: tuple[LoaderStats, Ledger | None]
+    #: Ledger of the finished epoch, while a batch of the next one was peeked at only.
+    _finished: Ledger | None
 
     def stats(self) -> LoaderStats:
         """Returns counters of the current run; an empty dict before anything runs.
@@ -41,7 +43,7 @@ class Reports:
             ``digest_planned`` and ``digest_delivered``; and ``exact``, which is true if both agree. None before
             anything runs, and after ``close``.
         """
-        return self._ledger() or self._last_run[1]
+        return self._finished or self._ledger() or self._last_run[1]
 
     def _ledger(self) -> Ledger | None:
         ledger = self._native.ledger()
