@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import queue
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +48,12 @@ def test_slots_are_added_up_to_the_limit(data: fs.Dataset) -> None:
     pipeline = data.map("image", fs.decode_image(), fs.resize((64, 64))).batch(10)  # batches of 123 kB
     loader = pipeline.options(slots=2, held_bytes=1_000_000).loader()
     kept = hoarded(loader)
-    assert 7 <= len(kept) <= 8
+    assert 9 <= len(kept) <= 10  # 2 slots, and 7 or 8 that were added
     assert loader.stats()["slots"] == len(kept)
     assert loader.position == 10 * len(kept)
     delivered = [sample for batch in kept for sample in batch.sample_ids.tolist()]
     kept.clear()
+    assert loader.stats()["slots"] == 2
     delivered += [sample for batch in loader for sample in batch.sample_ids.tolist()]
     assert sorted(delivered) == list(range(200))  # the error lost nothing
 
@@ -57,7 +61,7 @@ def test_slots_are_added_up_to_the_limit(data: fs.Dataset) -> None:
 def test_undecoded_columns_count(data: fs.Dataset) -> None:
     size = np.mean([len(row["image"]) for row in data.head(200).rows()])
     loader = data.columns(["image"]).batch(10).options(held_bytes=int(65 * size)).loader()
-    assert 4 <= len(hoarded(loader)) <= 8
+    assert 7 <= len(hoarded(loader)) <= 12
 
 
 def test_without_room_it_is_an_error_at_once(data: fs.Dataset) -> None:
@@ -66,3 +70,23 @@ def test_without_room_it_is_an_error_at_once(data: fs.Dataset) -> None:
     assert len(kept) == 2
     kept.clear()
     assert next(iter(loader)).position == 4
+
+
+def test_a_consumer_that_drops_batches_late_gets_all(data: fs.Dataset) -> None:
+    """Batches that another thread holds for a while are neither lost nor an error."""
+    loader = data.columns(["label"]).batch(10).options(slots=2, held_bytes=1_000_000).loader()
+    taken: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    seen: list[int] = []
+
+    def consume() -> None:
+        while (batch := taken.get()) is not None:
+            time.sleep(0.3)
+            seen.extend(batch.sample_ids.tolist())
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    for batch in loader:
+        taken.put(batch)
+    taken.put(None)
+    consumer.join(60)
+    assert seen == list(range(200))

@@ -243,6 +243,8 @@ pub(crate) struct Home {
     offers: OnceLock<Offers<Slot>>,
     leased: AtomicUsize,
     leased_bytes: AtomicU64,
+    /// Slots that were added for a caller that keeps its batches. The same number of slots is freed when batches return.
+    added: AtomicUsize,
     /// The process that runs it. After `fork`, its child has copies of the batches but not the threads.
     process: u32,
 }
@@ -253,6 +255,7 @@ impl Default for Home {
             offers: OnceLock::new(),
             leased: AtomicUsize::new(0),
             leased_bytes: AtomicU64::new(0),
+            added: AtomicUsize::new(0),
             process: std::process::id(),
         }
     }
@@ -273,6 +276,25 @@ impl Home {
     /// Returns the number of slots that finished batches hold, delivered or ready.
     pub(crate) fn leased(&self) -> usize {
         self.leased.load(Ordering::Acquire)
+    }
+
+    /// Offers a slot in addition to those that the run began with. When a slot returns, it or another one is freed.
+    pub(crate) fn add(&self, slot: Slot) {
+        self.added.fetch_add(1, Ordering::AcqRel);
+        self.offer(slot);
+    }
+
+    /// Returns the number of slots that were added and not freed yet.
+    pub(crate) fn added(&self) -> usize {
+        self.added.load(Ordering::Acquire)
+    }
+
+    /// Takes a slot back from a batch that was dropped.
+    fn take_back(&self, slot: Slot) {
+        let one_less = |added: usize| added.checked_sub(1);
+        if self.added.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_err() {
+            self.offer(slot);
+        }
     }
 
     /// Returns the bytes of these batches.
@@ -314,7 +336,7 @@ impl Drop for Lease {
         self.home.leased.fetch_sub(1, Ordering::AcqRel);
         self.home.leased_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         if let Some(slot) = self.slot.take() {
-            self.home.offer(slot);
+            self.home.take_back(slot);
         }
     }
 }

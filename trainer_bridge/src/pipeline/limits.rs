@@ -37,12 +37,13 @@ impl Pipeline {
         self.slots
     }
 
-    /// Limits the bytes of batches that the caller may hold for slots to be added. Default 1 GiB; with 0, none are added.
+    /// Limits the bytes of batches that a caller may keep beyond [`slots`](Self::slots). Default 1 GiB; with 0, none.
     ///
     /// A caller that has waited for a batch for a second while it holds all [`slots`](Self::slots) keeps its batches, as
     /// `collect()` does. Half as many slots are added then, and again whenever it holds all of them, with one warning in the log.
-    /// If the limit has no room for another batch of the mean size, the wait ends with an error (`BadConfig`), after which the caller
-    /// may drop batches and go on. With a device, nothing is added, and the same wait ends with that error.
+    /// Added slots are freed when batches are dropped. If the limit has no room for another batch of the mean size, waiting for a
+    /// second ends with an error (`BadConfig`), after which the caller may drop batches and go on. With a device, nothing is added,
+    /// and the same wait ends with that error.
     ///
     /// ```
     /// use feedstock_dataset::Rank;

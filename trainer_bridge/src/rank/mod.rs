@@ -115,7 +115,7 @@ enum Settled {
 /// The settings of its pipeline that a rank needs.
 pub(crate) struct Settings {
     pub(crate) slots: usize,
-    /// Bytes of batches that the caller may hold for slots to be added.
+    /// Bytes of batches that the caller may keep in added slots.
     pub(crate) held_bytes: u64,
     pub(crate) on_error: OnError,
     pub(crate) deadline: Duration,

@@ -119,7 +119,8 @@ impl RankIterator {
         let lent = self.stage.as_ref().and_then(Stage::lent);
         let (held, slots) = lent.unwrap_or_else(|| {
             let staged = self.stage.as_ref().map_or(0, |_| self.assembler.ready.len());
-            (self.assembler.home.leased().saturating_sub(ready + staged), self.slots)
+            let home = &self.assembler.home;
+            (home.leased().saturating_sub(ready + staged), self.slots + home.added())
         });
         let waited_for_functions = self.waited_for_functions;
         let waited = self.waited + self.waiting + waited_for_functions;

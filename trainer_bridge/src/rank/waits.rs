@@ -5,7 +5,7 @@
 //!                        └─▶ device: an error, since its buffers cannot grow
 //! ```
 
-use super::growth::added;
+use super::growth::more;
 use super::{RankIterator, RankStats, SLOW_WAIT};
 use crate::next::Next;
 use crate::{Error, ErrorKind, Result};
@@ -53,6 +53,22 @@ impl RankIterator {
         self.stage.as_ref().is_some_and(|stage| stage.lent().is_some())
     }
 
+    /// Returns the number of slots that can be added now.
+    fn addable(&self) -> usize {
+        let home = &self.assembler.home;
+        match self.is_on_device() {
+            true => 0,
+            false => more(self.slots, home.added(), home.leased_bytes(), self.growth.held_bytes),
+        }
+    }
+
+    /// Returns how long the caller waits with all slots held before slots are added or it gets an error.
+    fn held_wait(&self) -> Duration {
+        // A batch that is being finished in host memory counts as held, and soon comes.
+        let is_finishing = self.stage.is_some() && !self.is_on_device();
+        self.growth.held_wait(self.addable() > 0, is_finishing)
+    }
+
     /// Returns the wait after which slots may have to be added.
     fn patience(&mut self) -> Duration {
         if !self.are_all_held() {
@@ -60,7 +76,7 @@ impl RankIterator {
             return Duration::MAX;
         }
         let since = *self.growth.since.get_or_insert_with(Instant::now);
-        self.growth.held_wait().saturating_sub(since.elapsed())
+        self.held_wait().saturating_sub(since.elapsed())
     }
 
     /// Adds slots if the caller has waited long enough with all of them held.
@@ -72,29 +88,27 @@ impl RankIterator {
             self.growth.since = None;
             return Ok(());
         }
-        if self.growth.since.is_none_or(|since| since.elapsed() < self.growth.held_wait()) {
+        let held_wait = self.held_wait();
+        if self.growth.since.is_none_or(|since| since.elapsed() < held_wait) {
             return Ok(());
         }
         self.growth.since = None;
+        let more = self.addable();
         let home = self.assembler.home.clone();
-        let (bytes, limit) = (home.leased_bytes(), self.growth.held_bytes);
-        let more = if self.is_on_device() { 0 } else { added(self.slots, bytes, limit) };
         if more == 0 {
-            // A batch that is being finished in host memory counts as held, and soon comes.
-            let may_come = self.stage.is_some() && !self.is_on_device();
-            return if may_come { Ok(()) } else { Err(self.hoarded(bytes)) };
+            return Err(self.hoarded(home.leased_bytes()));
         }
         if !std::mem::replace(&mut self.growth.has_grown, true) {
             tracing::warn!(
                 rank = %self.shape.rank,
-                "the caller keeps all {} batches that have a slot; slots are added until batches take {limit} bytes \
-                 (held_bytes). If the batches are not needed together, drop them or copy what is needed",
-                self.slots
+                "the caller keeps all {} batches that have a slot; slots are added until batches in added slots take {} \
+                 bytes (held_bytes). If the batches are not needed together, drop them or copy what is needed",
+                self.slots,
+                self.growth.held_bytes
             );
         }
         for _ in 0..more {
-            home.offer(self.growth.slot()?);
-            self.slots += 1;
+            home.add(self.growth.slot()?);
         }
         Ok(())
     }

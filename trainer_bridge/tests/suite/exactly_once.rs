@@ -178,9 +178,12 @@ fn slots_are_added_for_a_caller_that_keeps_its_batches() {
         }
     }
     let error = error.unwrap();
-    assert!((9..=13).contains(&held.len()), "{}: {error}", held.len());
+    assert_eq!(ranks.stats().slots, held.len());
+    assert!((11..=16).contains(&held.len()), "{}: {error}", held.len());
     assert!(error.to_string().contains("held_bytes"), "{error}");
     let last = held.pop().unwrap().next_position();
+    held.clear();
+    assert_eq!(ranks.stats().slots, 3, "added slots are freed");
     assert_eq!(ranks.next().unwrap().unwrap().position(), last, "a freed slot continues where it stopped");
 }
 
