@@ -297,9 +297,9 @@ class Pipeline(Order[R], Forecasts[R]):
                 crops are decoded faster from the second epoch on; 0 remembers nothing. Default 64 MiB, enough for some
                 240,000 images of 500 × 375 pixels. The loaders of a process share them; the largest number counts.
             held_bytes: Bytes of batches that a caller may keep beyond ``slots``, as ``list(loader)`` does; default
-                1 GiB. If the caller has waited for a batch for a second while it holds all slots, slots are added, with one
-                warning in the log, and freed when batches are dropped. If the limit leaves no room for another batch,
-                or the batches are on a device, the wait ends with ConfigError instead. 0: no slots are added.
+                1 GiB. If the caller has waited for a batch for a second while it holds all slots, slots are added,
+                with one warning in the log, and freed when batches are dropped. If the limit leaves no room for
+                another batch, or the batches are on a device, the wait ends with ConfigError. 0: none are added.
             deadline: Seconds until waiting for a batch becomes an error that states the reason; default 300.
 
         Raises:
