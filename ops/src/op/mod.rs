@@ -377,6 +377,16 @@ pub(crate) fn compile(ops: &[Op], resources: &Resources) -> Result<Arc<dyn Plan>
     compile_by_group(ops, resources).unwrap_or_else(|| Err(Error::bug("an op is of no group")))
 }
 
+/// Compiles the ops after an image's decoder for boxes or keypoints.
+///
+/// # Errors
+/// As [`compile`].
+#[cfg(feature = "image")]
+pub(crate) fn compile_annotation(ops: &[Op], annotation: &crate::image::Annotation) -> Result<Arc<dyn Plan>> {
+    let named: Vec<_> = ops.iter().map(|op| crate::plan::Named { name: op.name(), op: op.image() }).collect();
+    crate::image::compile_annotation(annotation, &named)
+}
+
 /// Returns what the ops refer to, each once.
 pub(crate) fn needs(ops: &[Op]) -> Vec<Need> {
     let mut needs = Needs::default();
