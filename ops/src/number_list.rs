@@ -33,7 +33,7 @@ impl<'a> NumberList<'a> {
     ) -> Result<impl ExactSizeIterator<Item = &'a [f64]>> {
         let plural = if what == "box" { "boxes".to_owned() } else { format!("{what}s") };
         let length = self.each.unwrap_or(self.values.len());
-        if length % count != 0 {
+        if !length.is_multiple_of(count) {
             return Err(Error::bad_sample(format!(
                 "a list of {length} numbers is not a list of {plural}, which have {count} each"
             )));

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from feedstock._dataset import Dataset, DatasetOptions
 from feedstock._device import record_stream
 from feedstock._feedstock import Batch, Table, Tensor, __version__
-from feedstock._joint import JointColumn, image, mask
+from feedstock._joint import JointColumn, boxes, image, keypoints, mask
 from feedstock._loader import Loader
 from feedstock._options import LoaderOptions
 from feedstock._pipeline import Pipeline
@@ -128,6 +128,7 @@ __all__ = [
     "affine",
     "auto_augment",
     "autocontrast",
+    "boxes",
     "center_crop",
     "color_jitter",
     "decode_audio",
@@ -142,6 +143,7 @@ __all__ = [
     "horizontal_flip",
     "image",
     "invert",
+    "keypoints",
     "log_mel",
     "log_mel_librosa",
     "log_mel_torchaudio",
