@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from draws import Draws
+from moves import STEPS
 from PIL import Image
 from served import worker
 
@@ -116,80 +116,6 @@ def rows(pipeline: fs.Pipeline, **options: Any) -> dict[int, dict[str, np.ndarra
     return found
 
 
-#: What an op does to boxes and points, as calls of torchvision's functional, with the op's draws.
-Reference = Callable[[Any, Draws], Any]
-
-
-def crop_and_resize(inpt: Any, draws: Draws) -> Any:
-    height, width = inpt.canvas_size
-    for _ in range(10):
-        area = height * width * draws.uniform(0.2, 1.0)
-        ratio = math.exp(draws.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            top, left = draws.below(height - h + 1), draws.below(width - w + 1)
-            return F.resized_crop(inpt, top, left, h, w, [64, 72])
-    raise AssertionError("no crop fits")
-
-
-def crop(inpt: Any, draws: Draws) -> Any:
-    inpt = F.pad(inpt, [9])
-    height, width = inpt.canvas_size
-    top, left = draws.below(height - 40 + 1), draws.below(width - 50 + 1)
-    return F.crop(inpt, top, left, 40, 50)
-
-
-def affine(inpt: Any, draws: Draws) -> Any:
-    height, width = inpt.canvas_size
-    angle = draws.uniform(-40, 40)
-    translate = [round(draws.uniform(-0.1 * side, 0.1 * side)) for side in (width, height)]
-    scale = draws.uniform(0.7, 1.3)
-    shear = [draws.uniform(-10, 10), draws.uniform(-5, 8)]
-    return F.affine(inpt, angle, translate, scale, shear)
-
-
-def perspective(inpt: Any, draws: Draws) -> Any:
-    assert draws.chance(1.0)
-    height, width = inpt.canvas_size
-    bounds = [int(0.4 * (side // 2)) + 1 for side in (width, height)]
-    corners = []
-    for far in ((False, False), (True, False), (True, True), (False, True)):
-        place = zip(far, (width, height), bounds, strict=True)
-        corners.append(
-            [(side - bound if is_far else 0) + draws.below(bound) for is_far, side, bound in place]
-        )
-    start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
-    return F.perspective(inpt, start, corners)
-
-
-def flipped(flip: Callable[[Any], Any], probability: float) -> Reference:
-    return lambda inpt, draws: flip(inpt) if draws.chance(probability) else inpt
-
-
-STEPS: dict[str, tuple[fs.Op, Reference]] = {
-    "random_resized_crop": (fs.random_resized_crop((64, 72), scale=(0.2, 1.0)), crop_and_resize),
-    "horizontal_flip": (fs.horizontal_flip(), flipped(F.horizontal_flip, 0.5)),
-    "vertical_flip": (fs.vertical_flip(0.7), flipped(F.vertical_flip, 0.7)),
-    "pad": (fs.pad((3, 5)), lambda inpt, _: F.pad(inpt, [3, 5])),
-    "random_crop": (fs.random_crop((40, 50), padding=9), crop),
-    "center_crop": (fs.center_crop((60, 64)), lambda inpt, _: F.center_crop(inpt, [60, 64])),
-    "resize": (fs.resize((70, 40)), lambda inpt, _: F.resize(inpt, [70, 40])),
-    "shorter": (fs.resize(50), lambda inpt, _: F.resize(inpt, [50])),
-    "rotate": (fs.rotate(45), lambda inpt, draws: F.rotate(inpt, draws.uniform(-45, 45))),
-    "rotate around": (
-        fs.rotate((80, 100), center=(10, 20)),
-        lambda inpt, draws: F.rotate(inpt, draws.uniform(80, 100), center=[10, 20]),
-    ),
-    "affine": (
-        fs.affine(40, translate=(0.1, 0.1), scale=(0.7, 1.3), shear=(-10, 10, -5, 8)),
-        affine,
-    ),
-    "perspective": (fs.perspective(0.4, 1.0), perspective),
-    "color_jitter": (fs.color_jitter(0.4), lambda inpt, _: inpt),
-    "random_erasing": (fs.random_erasing(1.0), lambda inpt, _: inpt),
-}
-
-
 def expected_boxes(sample: int, identity: int, steps: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the boxes that torchvision makes and keeps, and their indices."""
     kept = torch.arange(sample % 6)
@@ -218,6 +144,7 @@ CHAINS = [
     *([step, "resize"] for step in STEPS),
     ["random_resized_crop", "horizontal_flip", "color_jitter"],
     ["shorter", "random_crop", "vertical_flip", "resize"],
+    ["random_zoom_out", "limited", "horizontal_flip", "scale_jitter", "pad_to"],
     ["center_crop", "pad", "rotate", "horizontal_flip", "affine", "resize", "perspective"],
 ]
 
@@ -276,7 +203,11 @@ def test_boxes_are_where_a_mask_is(tmp_path: Path) -> None:
         boxes.append([left, top, right - left, bottom - top])  # a flat list
     columns = {"mask": pa.array(masks, pa.binary()), "boxes": pa.array(boxes, pa.list_(pa.int64()))}
     data = fs.Dataset(write(tmp_path / "masks", **columns, category=None))
-    ops = [STEPS[s][0] for s in ("pad", "random_resized_crop", "horizontal_flip", "vertical_flip", "resize")]
+    groups = [
+        fs.random_apply([fs.invert(1.0), fs.vertical_flip(0.9)], 0.6),
+        fs.random_choice([fs.horizontal_flip(1.0), fs.solarize(9, 1.0)], probabilities=[3, 1]),
+    ]
+    ops = [STEPS["pad"][0], STEPS["random_resized_crop"][0], *groups, STEPS["resize"][0]]
     found = rows(data.map({"boxes": fs.boxes("xywh"), "mask": fs.mask(fill=0)}, ops))
     seen = 0
     for sample in found.values():
@@ -347,6 +278,31 @@ def test_boxes_are_dropped_by_their_visible_share(detection: Path) -> None:
         assert sample["category"].tolist() == np.array(labels_of(identity))[large & (share >= 0.6)].tolist()
         dropped += int((large & (share < 0.6)).sum())
     assert dropped > 10
+
+
+@pytest.mark.parametrize(
+    "steps", [["limited", "pad_to"], ["random_zoom_out", "scale_jitter", "pad_to"]], ids="+".join
+)
+def test_images_of_detectors_are_torchvisions(steps: list[str], detection: Path) -> None:
+    """On PIL images, with the same drawn parameters."""
+    ops = [fs.decode_image(scaled=False), *(STEPS[step][0] for step in steps)]
+    found = rows(fs.Dataset(detection, columns=["id", "image"]).map("image", ops))
+    for identity, sample in found.items():
+        image = Image.open(io.BytesIO(image_of(identity)))
+        for index, step in enumerate(steps):
+            draws = Draws(SEED, 0, int(sample["sample_ids"]), index + 1)
+            image = STEPS[step][1](image, draws)
+        assert np.abs(sample["image"].astype(int) - np.asarray(image).astype(int)).max() <= 1
+
+
+def test_an_image_larger_than_its_canvas_is_a_bad_sample(detection: Path) -> None:
+    pipeline = fs.Dataset(detection).map(
+        {"image": fs.image(), "boxes": fs.boxes("xyxy")}, fs.pad_to((62, 200))
+    )
+    with pytest.raises(
+        fs.SampleError, match=r"pad_to: the image is 63×107 .*, larger than 62×200; resize first"
+    ):
+        list(pipeline.batch(8).epochs(1).loader())
 
 
 def areas(corners: np.ndarray) -> np.ndarray:
@@ -420,6 +376,16 @@ def test_mistakes_are_named(detection: Path) -> None:
             data.map({"image": fs.image(), "points": fs.keypoints()}, op, size)
     with pytest.raises(fs.ConfigError, match='op 1 .pad.*padding_mode must be "constant"'):
         data.map(both, fs.pad(3, padding_mode="reflect"), size)
+    with pytest.raises(fs.ConfigError, match="max_size must be above size, 50; got 50"):
+        data.map(both, fs.resize(50, max_size=50), size)
+    with pytest.raises(fs.ConfigError, match="max_size needs a size of one number"):
+        data.map(both, fs.resize((50, 60), max_size=70))
+    with pytest.raises(fs.ConfigError, match="side_range must be a range within 1"):
+        data.map(both, fs.random_zoom_out(side_range=(0.5, 2)), size)
+    with pytest.raises(fs.ConfigError, match="the chain has no fixed output size"):
+        data.map(both, fs.scale_jitter(50))
+    with pytest.raises(fs.ConfigError, match="each column has its fill.*pad_to"):
+        data.map(both, fs.pad_to(50, fill=3))
     with pytest.raises(fs.ConfigError, match="boxes and keypoints follow an image"):
         data.map({"boxes": fs.boxes("xyxy")}, size)
     with pytest.raises(fs.ConfigError, match="format must be 'xyxy', 'xywh' or 'cxcywh'; got 'xyhw'"):
@@ -436,6 +402,8 @@ def test_mistakes_are_named(detection: Path) -> None:
         data.map({"image": fs.image(), "boxes": fs.boxes("xyxy", along=["boxes"])}, size)
     with pytest.raises(fs.ConfigError, match="flip_pairs must be pairs of indices"):
         fs.keypoints([(1, 2, 3)])  # type: ignore[list-item]
+    with pytest.raises(fs.ConfigError, match="flip_pairs must be pairs of indices of points; got .1, 2."):
+        fs.keypoints([1, 2])  # type: ignore[list-item]
     with pytest.raises(
         fs.ConfigError, match="flip_pairs must name each point once; point 1 is in them twice"
     ):

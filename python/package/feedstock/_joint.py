@@ -15,7 +15,16 @@ from feedstock.ops import Op, decode_image
 from feedstock.ops._op import chain_json, flatten
 
 #: Ops that show pixels from outside of an image.
-_PADDING = ("affine", "center_crop", "pad", "perspective", "random_crop", "rotate")
+_PADDING = (
+    "affine",
+    "center_crop",
+    "pad",
+    "pad_to",
+    "perspective",
+    "random_crop",
+    "random_zoom_out",
+    "rotate",
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ def boxes(
 
     Args:
         format: What the 4 numbers are, in the column and in the result: ``"xyxy"`` is left, top, right, bottom;
-            ``"xywh"`` left, top, width, height (COCO); ``"cxcywh"`` the middle's x and y, width, height (YOLO).
+            ``"xywh"`` left, top, width, height (COCO); ``"cxcywh"`` the centre's x and y, width, height (YOLO).
         normalized: Coordinates are shares of the image's width and height, in the column and in the result; default
             False: pixels of the decoded image, which ``decode_image(exif_orientation=True)`` turns first.
         min_size: The least width and height, in pixels of the result; default 1.
@@ -120,9 +129,10 @@ def keypoints(flip_pairs: Iterable[tuple[int, int]] = ()) -> JointColumn:
         flip_pairs: Points that a horizontal flip exchanges, such as left and right eye: pairs of indices in the
             sample's list, or in each object's; default none.
     """
-    pairs = [tuple(pair) for pair in flip_pairs]
-    if any(len(pair) != 2 for pair in pairs):
-        raise ConfigError(f"flip_pairs must be pairs of indices of points; got {pairs!r}")
+    given = list(flip_pairs)
+    pairs = [tuple(pair) for pair in given if isinstance(pair, Iterable)]
+    if len(pairs) < len(given) or any(len(pair) != 2 for pair in pairs):
+        raise ConfigError(f"flip_pairs must be pairs of indices of points; got {given!r}")
     indices = [[whole("an index of flip_pairs", index) for index in pair] for pair in pairs]
     return JointColumn(None, annotation=json.dumps({"kind": "keypoints", "flip_pairs": indices}))
 

@@ -70,14 +70,16 @@ impl Stages {
         let mut walk = Walk { size: image, motions: Vec::new() };
         for Stage { index, step } in &self.list {
             match step {
-                Step::Resize(op) => walk.scale(op.target(walk.size)?),
+                Step::Resize(op) => walk.scale(op.target(walk.size, &mut seed.op(*index))?),
                 Step::Crop(op) => {
-                    let (padded, [top, left]) = op.padded(walk.size)?;
+                    let (padded, [top, left]) = op.padded(walk.size, &mut seed.op(*index))?;
                     if padded != walk.size {
                         walk.shift([f64::from(left), f64::from(top)], padded);
                     }
                     let rect = op.rect(padded, &mut seed.op(*index));
-                    walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
+                    if rect.size() != padded {
+                        walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
+                    }
                 }
                 Step::ResizedCrop(op) => {
                     let rect = op.draw(walk.size, &mut seed.op(*index));
