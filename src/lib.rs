@@ -60,11 +60,11 @@ pub use feedstock_ingest::{RawBatches, RawOptions, SampleContext, default_thread
 pub use feedstock_ops::{
     add_noise, adjust_sharpness, affine, auto_augment, autocontrast, center_crop, color_jitter, decode_audio,
     decode_image, equalize, feature_major, gaussian_blur, global_mvn, grayscale, horizontal_flip, invert,
-    log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper, mfcc, normalize, pad, pad_seconds,
+    log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper, mfcc, normalize, pad, pad_seconds, pad_to,
     perspective, posterize, rand_augment, random_apply, random_choice, random_crop, random_crop_seconds,
-    random_erasing, random_resized_crop, resample, resize, rotate, solarize, spec_augment, speed_perturb,
-    to_chw, to_f32, tokenize, tokenize_chars, trim_silence, trivial_augment, utterance_mvn, vertical_flip,
-    volume,
+    random_erasing, random_resized_crop, random_zoom_out, resample, resize, rotate, scale_jitter, solarize,
+    spec_augment, speed_perturb, to_chw, to_f32, tokenize, tokenize_chars, trim_silence, trivial_augment,
+    utterance_mvn, vertical_flip, volume,
 };
 pub use feedstock_trainer_bridge::{
     Batch, BatchSize, Dataset, DescribedColumn, DescribedMap, DescribedMemory, Description, Element, Error,
@@ -152,6 +152,7 @@ pub mod order {
 /// # Ok::<(), feedstock::Error>(())
 /// ```
 pub mod ops {
+    pub use feedstock_ops::image::{Annotation, BoxFormat, Boxes, Keypoints};
     pub use feedstock_ops::text::{TokenizeChars, Unknown};
     pub use feedstock_ops::{
         Chain, ChainSpec, DType, Noise, OPS_VERSION, Op, OpInfo, RaggedRow, Resources, SampleSeed, Scratch,

@@ -38,6 +38,7 @@
 
 pub mod doctor;
 mod fleet;
+mod lists;
 mod memory;
 mod pool;
 mod raw;

@@ -8,6 +8,7 @@
 //! Invariants: a compiled chain has one output, fixed or ragged; `apply` is a pure function of its arguments and the
 //! last op writes into `out`; after an error the content of `out` is unspecified and `scratch` is ready for the next.
 
+mod annotation;
 mod parse;
 
 use std::any::Any;

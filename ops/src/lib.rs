@@ -68,6 +68,7 @@ mod check;
 mod golden;
 #[cfg(any(feature = "audio", feature = "image", feature = "text"))]
 mod limits;
+mod number_list;
 mod op;
 #[cfg_attr(
     not(all(feature = "audio", feature = "image", feature = "text")),
@@ -111,6 +112,7 @@ mod sql;
 
 pub use chain::{Chain, ChainSpec};
 pub use feedstock_base::{Error, ErrorKind, Result};
+pub use number_list::NumberList;
 pub use op::Op;
 pub use op::info::OpInfo;
 pub use ragged::RaggedRow;

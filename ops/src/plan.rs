@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::number_list::NumberList;
 use crate::ragged::RaggedRow;
 use crate::scratch::Scratch;
 use crate::seed::SampleSeed;
-use crate::spec::TensorSpec;
+use crate::spec::{DType, TensorSpec};
 use crate::warning::Warnings;
 use feedstock_base::{Error, Result};
 
@@ -44,6 +45,41 @@ pub(crate) trait Plan: Send + Sync {
     /// `BadConfig` if a GPU cannot do what the chain does.
     fn deferring(&self, _share: f64) -> Result<Arc<dyn Plan>> {
         Err(Error::config("only images are decoded by a GPU"))
+    }
+
+    /// True for boxes and keypoints, for which the next functions are.
+    fn annotates(&self) -> bool {
+        false
+    }
+
+    /// Moves boxes or keypoints as an image of size `_image`, `[height, width]`.
+    ///
+    /// # Errors
+    /// As [`Chain::annotate`](crate::Chain::annotate).
+    fn annotate(
+        &self,
+        _numbers: NumberList<'_>,
+        _image: [u32; 2],
+        _seed: SampleSeed,
+        _row: &mut RaggedRow,
+    ) -> Result<()> {
+        Err(Error::bug("a chain of encoded bytes is given numbers"))
+    }
+
+    /// Returns the indices of the boxes that are kept.
+    ///
+    /// # Errors
+    /// As [`Chain::annotate`](crate::Chain::annotate).
+    fn kept(&self, _boxes: NumberList<'_>, _image: [u32; 2], _seed: SampleSeed) -> Result<Vec<usize>> {
+        Err(Error::bug("a chain of encoded bytes is given boxes"))
+    }
+
+    /// Returns the chain of a column along the boxes of this one.
+    ///
+    /// # Errors
+    /// `BadConfig` for keypoints.
+    fn along(&self, _dtype: DType) -> Result<Arc<dyn Plan>> {
+        Err(Error::config("columns are along boxes only"))
     }
 }
 

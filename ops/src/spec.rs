@@ -45,9 +45,9 @@ pub enum Layout {
     Chw,
     /// Height, width: a mask.
     Hw,
-    /// Time: a waveform, or the tokens of a text.
+    /// Time: a waveform, or the tokens of a text. Also what has a value for each box.
     T,
-    /// Time, feature: one frame after the other.
+    /// Time, feature: one frame after the other. Also boxes and keypoints with their coordinates.
     Tf,
     /// Feature, time: one feature over all frames, then the next (what Whisper takes).
     Ft,

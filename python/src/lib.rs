@@ -40,6 +40,13 @@ fn check_ops(py: Python<'_>, ops: &str) -> PyResult<()> {
     Ok(())
 }
 
+/// Checks boxes or keypoints, and the ops after the decoder of the image that they follow, all given as JSON.
+#[pyfunction]
+fn check_annotation(py: Python<'_>, annotation: &str, ops: &str) -> PyResult<()> {
+    let (annotation, ops) = (pipeline::annotation_of(py, annotation)?, pipeline::chain(ops)?);
+    errors::call(py, || ops.compile_annotation(&annotation).map(drop))
+}
+
 /// Checks the description of a finish, given as JSON, as far as possible without the column.
 #[pyfunction]
 fn check_finish(py: Python<'_>, finish: &str) -> PyResult<()> {
@@ -113,6 +120,7 @@ fn _feedstock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(fleet::fleet_identity, module)?)?;
     module.add_function(wrap_pyfunction!(command, module)?)?;
     module.add_function(wrap_pyfunction!(check_ops, module)?)?;
+    module.add_function(wrap_pyfunction!(check_annotation, module)?)?;
     module.add_function(wrap_pyfunction!(check_finish, module)?)?;
     module.add_function(wrap_pyfunction!(compile_kernels, module)?)?;
     module.add_function(wrap_pyfunction!(offer_libraries, module)?)?;

@@ -7,7 +7,7 @@ use crate::loader::Loader;
 use crate::process::Own;
 use crate::simulate::SimulateArguments;
 use feedstock::device::{DeviceOptions, Finish};
-use feedstock::ops::ChainSpec;
+use feedstock::ops::{Annotation, ChainSpec};
 use feedstock::{NullValue, Nulls, OnError, Rank, Shuffle, Tail};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
@@ -20,6 +20,11 @@ pub(crate) struct Pipeline(Own<feedstock::Pipeline>);
 /// Parses a chain of ops from JSON.
 pub(crate) fn chain(ops: &str) -> PyResult<ChainSpec> {
     ChainSpec::from_json(ops).map_err(|error| Python::attach(|py| raise(py, &error)))
+}
+
+/// Parses what a column of boxes or keypoints holds, from JSON.
+pub(crate) fn annotation_of(py: Python<'_>, json: &str) -> PyResult<Annotation> {
+    serde_json::from_str(json).map_err(|e| config(py, format!("boxes or keypoints: {e}")))
 }
 
 /// Parses a finish from JSON.
@@ -88,6 +93,30 @@ impl Pipeline {
             }
             pipeline
         })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
+    fn annotate(
+        &self,
+        py: Python<'_>,
+        column: &str,
+        annotation: &str,
+        ops: &str,
+        key: Option<&str>,
+        joint: &str,
+    ) -> PyResult<Self> {
+        let (annotation, ops) = (annotation_of(py, annotation)?, chain(ops)?);
+        self.with(py, |pipeline| {
+            let pipeline = pipeline.annotate(column, column, annotation, ops, joint);
+            match key {
+                Some(key) => pipeline.key(column, key),
+                None => pipeline,
+            }
+        })
+    }
+
+    fn along(&self, py: Python<'_>, column: &str, boxes: &str) -> PyResult<Self> {
+        self.with(py, |pipeline| pipeline.along(column, boxes))
     }
 
     #[pyo3(signature = (kind, seed, window, lanes, shuffle_bytes = None, piece = None))]

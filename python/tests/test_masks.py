@@ -255,7 +255,7 @@ def test_mistakes_are_named(segmentation: Path) -> None:
         data.map(both, fs.resize((8, 8)), output="x")
     with pytest.raises(fs.ConfigError, match="must have at least one column"):
         data.map({}, fs.resize((8, 8)))
-    with pytest.raises(fs.ConfigError, match=r"must be fs.image\(…\) or fs.mask"):
+    with pytest.raises(fs.ConfigError, match=r"must be fs.image\(…\), fs.mask\(…\), fs.boxes"):
         data.map({"image": fs.decode_image()}, fs.resize((8, 8)))
     with pytest.raises(fs.ConfigError, match='mode="indices"'):
         fs.mask(fs.decode_image())

@@ -18,6 +18,8 @@ CALLS = {
     "random_crop": {"size": 32},
     "random_resized_crop": {"size": (32, 48)},
     "pad": {"padding": 4},
+    "pad_to": {"size": 64},
+    "scale_jitter": {"size": 32},
     "rotate": {"degrees": 30},
     "affine": {"degrees": 30},
     "gaussian_blur": {"kernel_size": 9},
@@ -57,7 +59,8 @@ def test_every_op_is_known_with_all_its_parameters(module, name, function):
     before = [] if name.startswith("decode") else list(BEFORE[module])
     if name in ("spec_augment", "feature_major", "global_mvn"):
         before.append(fs.log_mel(80))
-    ops._op.chain_json([*before, op, *([fs.resize((8, 8))] if name == "decode_image" else [])])
+    after = [fs.resize((8, 8))] if name in ("decode_image", "random_zoom_out", "scale_jitter") else []
+    ops._op.chain_json([*before, op, *after])
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,8 @@ def test_first_ops_take_their_parameters(op):
         fs.color_jitter(0.4, 0.4, 0.4, 0.1),
         fs.vertical_flip(0.3),
         fs.pad((1, 2, 3, 4), fill=(1, 2, 3), padding_mode="symmetric"),
+        fs.resize(32, max_size=48),
+        fs.pad_to((64, 96), fill=(1, 2, 3)),
         fs.rotate((-10, 20), interpolation="bilinear", center=(3, 4.5), fill=9),
         fs.affine(
             10, translate=(0.1, 0.2), scale=(0.8, 1.2), shear=(-5, 5, 0, 2), interpolation="bilinear", fill=9,
@@ -142,6 +147,12 @@ def test_first_ops_take_their_parameters(op):
 )  # fmt: skip
 def test_image_ops_take_their_parameters(op):
     ops._op.chain_json([fs.decode_image(), fs.resize((48, 64)), op])
+
+
+def test_image_ops_of_random_sizes_take_their_parameters():
+    zoomed = fs.random_zoom_out(0.3, side_range=(1.0, 2.0), fill=(1, 2, 3))
+    jittered = fs.scale_jitter((32, 48), scale_range=(0.5, 1.0), filter="bicubic")
+    ops._op.chain_json([fs.decode_image(), zoomed, jittered, fs.pad_to(99)])
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,14 @@ def test_segmentation() -> None:
     assert int(ends[0].split()[6]) <= 96 * 64 * 64
 
 
+def test_detection() -> None:
+    lines = torchrun("detection.py", "--epochs", 6)
+    ends = [line.split() for line in lines if line.startswith("epoch ")]
+    assert len(ends) == 6, lines
+    assert float(ends[-1][2]) > 0.3, lines
+    assert len({words[4] for words in ends}) == 1, "evaluation did not count each sample once"
+
+
 def test_own_augmentation() -> None:
     lines = torchrun("own_augmentation.py", "--num-workers", 1)
     ends = [line.split() for line in lines if line.startswith("epoch ")]

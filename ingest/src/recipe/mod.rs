@@ -5,6 +5,7 @@
 //! ```
 
 mod carrying;
+mod joint;
 mod spec;
 
 pub use spec::{ByLength, MapSpec, RecipeSpec};
@@ -145,7 +146,7 @@ impl Recipe {
     /// # };
     /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
     /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
+    /// #     Ok(MapSpec::new("image", "image", ops.parse()?))
     /// # };
     /// let mut recipe = Recipe::new(dataset);
     /// recipe.maps = vec![map("decode_image,resize:32x32")?];
@@ -158,16 +159,18 @@ impl Recipe {
     /// ```
     ///
     /// # Errors
-    /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text, two maps of one output, an empty
-    /// key, or a chain that does not compile; storage's errors.
+    /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text (boxes, keypoints: lists of numbers),
+    /// two maps of one output, an empty key, boxes without an image, or a chain that does not compile; storage's errors.
     pub fn compile(&self) -> Result<Vec<Map>> {
         let reader = self.dataset.block_reader(); // of the chosen columns only
-        check_mapped(reader.schema(), self.maps.iter().map(|map| map.column.as_str()))?;
+        let schema = reader.schema();
+        let decoded = self.maps.iter().filter(|map| map.decodes());
+        check_mapped(schema, decoded.map(|map| map.column.as_str()))?;
         let needs = self.maps.iter().flat_map(|map| map.ops.needs());
         let resources = self.resources.load(&self.dataset, needs)?;
         let mut maps: Vec<Map> = Vec::new();
-        for map in &self.maps {
-            let MapSpec { column, output, ops, .. } = map;
+        for (index, map) in self.maps.iter().enumerate() {
+            let MapSpec { column, output, ops, annotation, .. } = map;
             if maps.iter().any(|map| map.output == *output) {
                 let message = format!(
                     "two maps have the output '{output}'; put all its ops into one, or name the results with map_as"
@@ -175,10 +178,19 @@ impl Recipe {
                 return Err(Error::new(ErrorKind::BadConfig, message));
             }
             let is_further = maps.iter().any(|map| map.column == *column);
-            let chain = Arc::new(ops.compile_with(&resources)?.with_salt(map.salt(is_further)?));
-            let partner =
-                self.maps[..maps.len()].iter().position(|m| m.joint.is_some() && m.joint == map.joint);
-            maps.push(Map { column: column.clone(), output: output.clone(), chain, partner });
+            let salt = map.salt(is_further)?;
+            let along = joint::boxes_of(&self.maps, index)?;
+            let chain = match (along, annotation) {
+                (Some(boxes), _) => maps[boxes].chain.along(joint::dtype_along(schema, column)?)?,
+                (None, Some(annotation)) => {
+                    joint::check_lists(schema, column, annotation)?;
+                    ops.compile_annotation(annotation)?.with_salt(salt)
+                }
+                (None, None) => ops.compile_with(&resources)?.with_salt(salt),
+            };
+            let partner = joint::partner(&self.maps, index)?;
+            let (column, output) = (column.clone(), output.clone());
+            maps.push(Map { column, output, chain: Arc::new(chain), partner, along });
         }
         Ok(maps)
     }
@@ -208,7 +220,7 @@ impl Recipe {
     /// # };
     /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
     /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
+    /// #     Ok(MapSpec::new("image", "image", ops.parse()?))
     /// # };
     /// let mut recipe = Recipe::new(dataset);
     /// recipe.maps = vec![map("decode_image,resize:32x32")?];

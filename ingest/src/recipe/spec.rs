@@ -2,6 +2,7 @@
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{DatasetSpec, Rest, Shuffle};
+use feedstock_ops::image::Annotation;
 use feedstock_ops::{ChainSpec, Salt};
 use serde::{Deserialize, Serialize};
 
@@ -20,12 +21,8 @@ use serde::{Deserialize, Serialize};
 /// # };
 /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
 /// let map = |output: &str, key: Option<&str>| MapSpec {
-///     column: "image".into(),
-///     output: output.into(),
-///     ops: "decode_image,random_resized_crop:32".parse().unwrap(),
-///     pad_value: 0.0,
 ///     key: key.map(str::to_owned),
-///     joint: None,
+///     ..MapSpec::new("image", output, "decode_image,random_resized_crop:32".parse().unwrap())
 /// };
 /// let mut recipe = Recipe::new(dataset);
 /// recipe.maps = vec![map("first", None), map("second", None), map("third", Some("a")), map("fourth", Some("a"))];
@@ -50,12 +47,35 @@ pub struct MapSpec {
     /// descriptions and hashes of recipes without keys stay the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The name of the joint map that it belongs to: images and masks, which must have one size. Left out of the JSON likewise.
+    /// The name of the joint map that it belongs to: images and masks, which must have one size, and what follows them. Left
+    /// out of the JSON likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joint: Option<String>,
+    /// What the column holds if it is boxes or keypoints, which follow the image of the joint map. `ops` are then those of the
+    /// image without its decoder. Left out of the JSON likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotation: Option<Annotation>,
+    /// The output of the boxes of the same joint map along which the column has values: those of dropped boxes are dropped.
+    /// Such a map has no ops. Left out of the JSON likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub along: Option<String>,
 }
 
 impl MapSpec {
+    /// Creates a map of `column` alone, to the tensor `output`, which is padded with zeros.
+    pub fn new(column: &str, output: &str, ops: ChainSpec) -> Self {
+        Self {
+            column: column.to_owned(),
+            output: output.to_owned(),
+            ops,
+            pad_value: 0.0,
+            key: None,
+            joint: None,
+            annotation: None,
+            along: None,
+        }
+    }
+
     /// The salt of its draws; `is_further` where an earlier map reads the same column.
     pub(super) fn salt(&self, is_further: bool) -> Result<Salt> {
         match &self.key {
@@ -98,7 +118,7 @@ pub struct ByLength {
 /// # };
 /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
 /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-/// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
+/// #     Ok(MapSpec::new("image", "image", ops.parse()?))
 /// # };
 /// let mut recipe = Recipe::new(dataset);
 /// recipe.maps.push(map("decode_image,resize:32x32")?);
@@ -145,7 +165,7 @@ impl RecipeSpec {
     /// # };
     /// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
     /// # let map = |ops: &str| -> feedstock_ingest::Result<MapSpec> {
-    /// #     Ok(MapSpec { column: "image".into(), output: "image".into(), ops: ops.parse()?, pad_value: 0.0, key: None, joint: None })
+    /// #     Ok(MapSpec::new("image", "image", ops.parse()?))
     /// # };
     /// let mut recipe = Recipe::new(dataset);
     /// recipe.maps.push(map("tokenize:'s3://b/tokenizer.json'")?);
@@ -170,6 +190,10 @@ mod tests {
         let map: MapSpec = serde_json::from_str(OLD).unwrap();
         assert_eq!(map.key, None);
         assert_eq!(serde_json::to_string(&map).unwrap(), OLD);
+        let joint = r#","joint":"image+boxes","annotation":{"kind":"keypoints"}}"#;
+        let annotated: MapSpec = serde_json::from_str(&OLD.replace('}', joint)).unwrap();
+        assert_eq!(annotated.annotation.unwrap().name(), "keypoints");
+        assert!(serde_json::from_str::<MapSpec>(&OLD.replace('}', r#","of_a_later_version":1}"#)).is_err());
         let keyed = MapSpec { key: Some("pair".into()), ..map };
         let json = serde_json::to_string(&keyed).unwrap();
         assert_eq!(serde_json::from_str::<MapSpec>(&json).unwrap(), keyed);

@@ -40,7 +40,7 @@ pub(crate) fn check_mapped<'a>(schema: &Schema, columns: impl IntoIterator<Item 
 /// mapped and what a result of the same name replaces.
 pub(crate) fn unmapped(schema: &SchemaRef, dataset: &Dataset, maps: &[Map]) -> Result<SchemaRef> {
     let catalog = dataset.catalog();
-    check_mapped(schema, maps.iter().map(|map| map.column.as_str()))?;
+    check_mapped(schema, maps.iter().filter(|map| !map.chain.annotates()).map(|map| map.column.as_str()))?;
     let rides = |name: &str| {
         maps.iter().all(|map| map.output != name && (map.column != name || !catalog.is_payload(name)))
     };

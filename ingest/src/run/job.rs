@@ -17,8 +17,10 @@ pub struct Map {
     pub output: String,
     /// What is done to each sample.
     pub chain: Arc<Chain>,
-    /// The index of the first map of the same joint map, whose images must have the same size.
+    /// The index of the first image of the same joint map: other images and masks must have its size, boxes and keypoints follow it.
     pub partner: Option<usize>,
+    /// For a column along boxes, the index of their map.
+    pub along: Option<usize>,
 }
 
 /// One rank's run through a plan.

@@ -1,7 +1,11 @@
-//! Joint maps: images and masks of a sample, which must have one size. Else the same crop would show different parts of them.
+//! Joint maps: images and masks of a sample, which must have one size, and boxes and keypoints, which follow the image.
 
+use crate::lists::{numbers, write_kept};
 use crate::run::job::Map;
+use crate::value::value;
 use crate::{Error, ErrorKind, Result};
+use arrow::record_batch::RecordBatch;
+use feedstock_ops::{RaggedRow, SampleSeed};
 
 /// Compares an image or a mask with the first one of its joint map, both encoded. An image whose header cannot be read is
 /// left to its own map, which names it.
@@ -24,4 +28,44 @@ pub(super) fn check_size(own: (&Map, &[u8]), partner: (&Map, &[u8])) -> Result<(
              {height}×{width}"
         ),
     ))
+}
+
+/// Writes boxes, keypoints, or the values along boxes of one row of a block, all of which follow an image of the same row.
+///
+/// # Errors
+/// `BadSample` for lists that are not boxes or keypoints, with the name of the column, and for an image whose header cannot be
+/// read.
+pub(super) fn write_annotation(
+    maps: &[Map],
+    map: &Map,
+    (rows, row): (&RecordBatch, usize),
+    seed: SampleSeed,
+    out: &mut RaggedRow,
+) -> Result<()> {
+    let Some(image) = map.partner.map(|partner| &maps[partner]) else {
+        return Err(Error::bug(format!("'{}' has no image to follow", map.output)));
+    };
+    let encoded = value(rows, &image.column, row).map_err(|problem| bad(image, problem))?;
+    let size =
+        image.chain.image_size(encoded).map_err(|error| error.context(format!("'{}'", image.column)))?;
+    let Some(size) = size else {
+        return Err(Error::bug(format!("'{}' is not an image", image.column)));
+    };
+    let list_of = map.along.map_or(map, |boxes| &maps[boxes]);
+    let found = numbers(rows, &list_of.column, row).map_err(|problem| bad(list_of, &problem))?;
+    let about = |error: Error| error.context(format!("'{}'", list_of.column));
+    if map.along.is_none() {
+        return map.chain.annotate(found.list(), size, seed, out).map_err(about);
+    }
+    let kept = map.chain.kept(found.list(), size, seed).map_err(about)?;
+    let boxes = found.list().values.len() / BOX_NUMBERS;
+    write_kept((rows, &map.column, row), map.chain.output().dtype, (&kept, boxes), out)
+        .map_err(|problem| bad(map, &problem))
+}
+
+/// Numbers of a box.
+const BOX_NUMBERS: usize = 4;
+
+fn bad(map: &Map, problem: &str) -> Error {
+    Error::bad_sample(format!("'{}': {problem}; correct the file or set on_error=skip", map.column))
 }

@@ -398,6 +398,7 @@ mod tests {
                 output: "image".into(),
                 chain: chain.clone(),
                 partner: None,
+                along: None,
             }],
             shape: StepShape { size: StepSize::Rows(8), rank: Rank::new(0, 1), tail: Tail::Short },
             strands: None,

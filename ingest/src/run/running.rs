@@ -4,7 +4,7 @@ use crate::memory::row::{RowMemory, RowPlace};
 use crate::pool::Task;
 use crate::run::columns::gather;
 use crate::run::job::{Destination, Finished, Map, Sink};
-use crate::run::joint::check_size;
+use crate::run::joint::{check_size, write_annotation};
 use crate::run::large::{Loan, too_large};
 use crate::run::row_indexes::RunRowIndexes;
 use crate::run::share::Sharing;
@@ -180,6 +180,15 @@ impl<D: Destination> RunningStep<D> {
                     column: Some(map.column.clone()),
                 })
             };
+            if map.chain.annotates() {
+                let RowPlace::Ragged(out) = memory.column(index)? else {
+                    return Err(Error::bug(format!("the rows of '{}' have a fixed place", map.output)));
+                };
+                let of = (&source.block.rows, source.block_row);
+                write_annotation(&self.context.maps, map, of, seed, out)
+                    .map_err(|e| about(e.context(name())))?;
+                continue;
+            }
             let encoded = value(&source.block.rows, &map.column, source.block_row).map_err(|problem| {
                 about(Error::new(
                     ErrorKind::BadSample,

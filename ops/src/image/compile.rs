@@ -2,7 +2,7 @@
 
 use super::convert::Convert;
 use super::decode::{DecodeImage, DecodeMode};
-use super::fill::Fill;
+use super::fill::{Fill, PaddingMode};
 use super::geometry::Size;
 use super::in_place::{Choice, Group, InPlace, Mirror, PixelOp, Warp, WarpByNearest};
 use super::stages::{Stage, Stages};
@@ -42,9 +42,23 @@ pub(crate) struct Compiler {
     convert: Convert,
     normalized: bool,
     floats: Vec<(usize, Box<dyn FloatOp>)>,
+    /// True if there are no pixels, but boxes or keypoints.
+    annotates: bool,
 }
 
 impl Compiler {
+    fn new(mode: DecodeMode) -> Self {
+        Self {
+            index: 0,
+            stages: Vec::new(),
+            size: None,
+            convert: Convert::of_mode(mode),
+            normalized: false,
+            floats: Vec::new(),
+            annotates: false,
+        }
+    }
+
     fn push(&mut self, step: Step) -> Result<()> {
         if self.is_f32() {
             let mirror_commutes = matches!(step, Step::InPlace(InPlace::Mirror(_))) && self.floats.is_empty();
@@ -79,6 +93,11 @@ impl Compiler {
     /// Adds a crop, to `size` if all images get the same.
     pub(crate) fn crop(&mut self, size: impl Into<Option<Size>>, crop: impl Crop + 'static) -> Result<()> {
         self.check_fill(crop.padding().1)?;
+        if self.annotates && crop.padding().0 != PaddingMode::Constant {
+            return Err(Error::config(
+                "padding_mode must be \"constant\"; boxes and keypoints do not repeat in padding",
+            ));
+        }
         self.size = size.into();
         self.push(Step::Crop(Box::new(crop)))
     }
@@ -154,7 +173,7 @@ impl Compiler {
     pub(crate) fn pixels(&mut self, op: impl PixelOp + 'static) -> Result<()> {
         if self.is_mask() && op.moves_pixels() {
             return Err(Error::config(
-                "moves pixels of the image, which a mask (mode=\"indices\") cannot follow",
+                "moves pixels of the image, which masks, boxes and keypoints cannot follow",
             ));
         }
         if self.is_mask() {
@@ -244,17 +263,19 @@ pub(super) fn stages(ops: &[Named<'_, dyn ImageOp>]) -> Result<Stages> {
         return Err(Error::bug("a chain of images is compiled from its decode_image on"));
     };
     decode.check().map_err(at(0, ops[0].name))?;
-    let mut compiler = Compiler {
-        index: 0,
-        stages: Vec::new(),
-        size: None,
-        convert: Convert::of_mode(decode.mode),
-        normalized: false,
-        floats: Vec::new(),
-    };
-    for (index, Named { name, op }) in (1..).zip(rest) {
+    compiled(Compiler::new(decode.mode), decode.clone(), rest)
+}
+
+/// Compiles the ops after an image's decoder for boxes or keypoints. As for a mask, only geometry is left of them.
+pub(super) fn annotation_stages(ops: &[Named<'_, dyn ImageOp>]) -> Result<Stages> {
+    let mode = DecodeMode::Indices;
+    compiled(Compiler { annotates: true, ..Compiler::new(mode) }, DecodeImage::new().mode(mode), ops)
+}
+
+fn compiled(mut compiler: Compiler, decode: DecodeImage, ops: &[Named<'_, dyn ImageOp>]) -> Result<Stages> {
+    for (index, Named { name, op }) in (1..).zip(ops) {
         compiler.index = index;
         compiler.add(*op).map_err(at(index, name))?;
     }
-    compiler.finish(decode.clone())
+    compiler.finish(decode)
 }

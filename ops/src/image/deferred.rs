@@ -238,8 +238,8 @@ impl Stages {
                 let (width, height) = (view.width.into(), view.height.into());
                 (view, Window { left: 0.0, top: 0.0, width, height }, view)
             }
-            [Stage { step: Step::Resize(op), .. }, crops @ ..] => {
-                let target = op.target(picture).ok()?;
+            [Stage { index, step: Step::Resize(op) }, crops @ ..] => {
+                let target = op.target(picture, &mut seed.op(*index)).ok()?;
                 let crop = match crops {
                     [] => Rect::of(target),
                     _ => self.crop_at(1, target, seed)?,

@@ -29,7 +29,7 @@ pub(crate) trait PixelOp: Send + Sync {
     /// Works on dense RGB.
     fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter);
 
-    /// True if it moves pixels in a way that a mask cannot follow.
+    /// True if it moves pixels in a way that masks, boxes and keypoints cannot follow.
     fn moves_pixels(&self) -> bool {
         false
     }
@@ -75,7 +75,8 @@ pub(super) struct Group {
 }
 
 impl Group {
-    fn chosen(&self, generator: &mut Generator) -> impl Iterator<Item = &(usize, InPlace)> {
+    /// Returns the steps that run, each with the index of its op in the group.
+    pub(super) fn chosen(&self, generator: &mut Generator) -> impl Iterator<Item = &(usize, InPlace)> {
         let chosen = self.choice.draw(generator);
         self.steps.iter().filter(move |(index, _)| chosen.contains(index))
     }

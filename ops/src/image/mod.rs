@@ -7,6 +7,7 @@
 //! op/image/*.rs ── compile.rs: ImageOp ──▶ step.rs: kinds of steps ──▶ stages.rs ──▶ plan.rs ─▶ run.rs ─▶ row
 //! ```
 
+mod annotation;
 pub(crate) mod augment;
 pub(crate) mod augmenter;
 pub(crate) mod blur;
@@ -36,10 +37,12 @@ mod turbo;
 pub(crate) mod warp;
 mod working;
 
+pub(crate) use annotation::compile as compile_annotation;
 pub(crate) use plan::compile;
 
 pub use crate::op::constructors::image::*;
 pub use crate::op::image::*;
+pub use annotation::{Annotation, BoxFormat, Boxes, Keypoints};
 pub use decode::{
     DecodeImage, DecodeMode, ImageFormat, ImageHeader, decode_rgb, decode_rgb_warned, read_header, read_mode,
 };

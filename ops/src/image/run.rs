@@ -139,7 +139,7 @@ impl Run<'_> {
         match step {
             Step::Resize(op) => return self.resize(&**op, at),
             Step::Crop(op) => {
-                let (padded, offset) = op.padded(self.size())?;
+                let (padded, offset) = op.padded(self.size(), &mut seed.op(*index))?;
                 self.pad(padded, offset, &**op)?;
                 self.narrow(op.rect(padded, &mut seed.op(*index)));
             }
@@ -192,7 +192,7 @@ impl Run<'_> {
     /// Resizes, together with a crop that follows; returns the number of stages that are done with it.
     fn resize(&mut self, op: &dyn Resizing, at: usize) -> Result<usize> {
         let source = self.size();
-        let target = op.target(source)?;
+        let target = op.target(source, &mut self.seed.op(self.stages.list[at].index))?;
         let crop = self.stages.crop_at(at + 1, target, self.seed);
         let stages = if crop.is_some() { 2 } else { 1 };
         let last = at + stages == self.stages.geometry_end;

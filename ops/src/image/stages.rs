@@ -57,7 +57,7 @@ impl Stages {
     /// Returns the rectangle that the stage `at` cuts out of an image of size `size`, if it is a crop without padding.
     pub(super) fn crop_at(&self, at: usize, size: Size, seed: SampleSeed) -> Option<Rect> {
         let Stage { index, step: Step::Crop(crop) } = self.list.get(at)? else { return None };
-        let (padded, _) = crop.padded(size).ok()?;
+        let (padded, _) = crop.padded(size, &mut seed.op(*index)).ok()?;
         (padded == size).then(|| crop.rect(size, &mut seed.op(*index)))
     }
 }

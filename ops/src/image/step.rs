@@ -27,10 +27,10 @@ pub(crate) trait Crop: Send + Sync {
     /// Returns the size of `image` after padding, and where the image is in it: `[y, x]`.
     ///
     /// # Errors
-    /// `BadSample` for an image that is too small.
-    fn padded(&self, image: Size) -> Result<(Size, [u32; 2])>;
+    /// `BadSample` for an image that is too small or too large.
+    fn padded(&self, image: Size, generator: &mut Generator) -> Result<(Size, [u32; 2])>;
 
-    /// Returns the rectangle in the padded image.
+    /// Returns the rectangle in the padded image. The generator is a new one, as that of `padded`.
     fn rect(&self, padded: Size, generator: &mut Generator) -> Rect;
 
     /// Returns what the padding shows, and its value if that is one.
@@ -43,7 +43,7 @@ pub(crate) trait Resizing: Send + Sync {
     ///
     /// # Errors
     /// `BadSample` for a size that no image may have.
-    fn target(&self, image: Size) -> Result<Size>;
+    fn target(&self, image: Size, generator: &mut Generator) -> Result<Size>;
 
     fn filter(&self) -> Filter;
 }
@@ -63,8 +63,8 @@ pub(crate) trait ResizedCrop: Send + Sync {
 pub(super) struct ByNearest<T>(pub(super) T);
 
 impl<T: Resizing> Resizing for ByNearest<T> {
-    fn target(&self, image: Size) -> Result<Size> {
-        self.0.target(image)
+    fn target(&self, image: Size, generator: &mut Generator) -> Result<Size> {
+        self.0.target(image, generator)
     }
 
     fn filter(&self) -> Filter {

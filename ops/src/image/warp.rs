@@ -34,7 +34,7 @@ pub(crate) enum Mapping {
 }
 
 impl Mapping {
-    fn at(&self, x: f64, y: f64) -> (f64, f64) {
+    pub(super) fn at(&self, x: f64, y: f64) -> (f64, f64) {
         match *self {
             Self::Affine([a, b, c, d, e, f]) => (a * x + b * y + c, d * x + e * y + f),
             Self::Perspective([a, b, c, d, e, f, g, h]) => {

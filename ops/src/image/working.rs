@@ -57,7 +57,7 @@ impl Walk<'_> {
             next += match step {
                 Step::Resize(op) => self.resize(&**op, next)?,
                 Step::Crop(op) => {
-                    let (padded, _) = op.padded(self.size())?;
+                    let (padded, _) = op.padded(self.size(), &mut self.seed.op(*index))?;
                     self.pad(padded);
                     self.narrow(op.rect(padded, &mut self.seed.op(*index)));
                     1
@@ -113,7 +113,7 @@ impl Walk<'_> {
 
     fn resize(&mut self, op: &dyn Resizing, at: usize) -> Result<usize> {
         let source = self.size();
-        let target = op.target(source)?;
+        let target = op.target(source, &mut self.seed.op(self.stages.list[at].index))?;
         let crop = self.stages.crop_at(at + 1, target, self.seed);
         let stages = if crop.is_some() { 2 } else { 1 };
         let last = at + stages == self.stages.geometry_end;

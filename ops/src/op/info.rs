@@ -9,7 +9,7 @@ use serde::de::{self, DeserializeOwned, Visitor};
 /// ```
 /// let ops = feedstock_ops::Op::all();
 /// let resize = ops.iter().find(|op| op.name == "resize").unwrap();
-/// assert_eq!(resize.parameters, ["size", "filter"]);
+/// assert_eq!(resize.parameters, ["size", "filter", "max_size"]);
 /// assert_eq!(resize.unnamed, ["size"]); // so `resize:224` means `resize:size=224`
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -51,6 +51,7 @@ pub(crate) mod image {
     mod invert;
     mod normalize;
     mod pad;
+    mod pad_to;
     mod perspective;
     mod posterize;
     mod rand_augment;
@@ -59,8 +60,10 @@ pub(crate) mod image {
     mod random_crop;
     mod random_erasing;
     mod random_resized_crop;
+    mod random_zoom_out;
     mod resize;
     mod rotate;
+    mod scale_jitter;
     mod solarize;
     mod to_chw;
     mod to_f32;
@@ -71,9 +74,9 @@ pub(crate) mod image {
     pub use {
         adjust_sharpness::*, affine::*, auto_augment::*, autocontrast::*, center_crop::*, color_jitter::*,
         equalize::*, gaussian_blur::*, grayscale::*, horizontal_flip::*, invert::*, normalize::*, pad::*,
-        perspective::*, posterize::*, rand_augment::*, random_apply::*, random_choice::*, random_crop::*,
-        random_erasing::*, random_resized_crop::*, resize::*, rotate::*, solarize::*, to_chw::*, to_f32::*,
-        trivial_augment::*, vertical_flip::*,
+        pad_to::*, perspective::*, posterize::*, rand_augment::*, random_apply::*, random_choice::*,
+        random_crop::*, random_erasing::*, random_resized_crop::*, random_zoom_out::*, resize::*, rotate::*,
+        scale_jitter::*, solarize::*, to_chw::*, to_f32::*, trivial_augment::*, vertical_flip::*,
     };
 }
 
@@ -275,6 +278,12 @@ ops! {
         VerticalFlip::new = vertical_flip(probability: f64);
         /// Add pixels on each side.
         Pad::new = pad(padding: impl Into<Padding>);
+        /// Add pixels on the right and below up to a size.
+        PadTo::new = pad_to(size: impl Into<Size>);
+        /// Put onto a larger canvas at random (Liu et al. 2016).
+        RandomZoomOut::new = random_zoom_out(probability: f64);
+        /// Resize by a random factor (Ghiasi et al. 2021).
+        ScaleJitter::new = scale_jitter(size: impl Into<Size>);
         /// Turn by a random angle.
         Rotate::new = rotate(degrees: [f64; 2]);
         /// Turn, move, scale and shear at random.
@@ -375,6 +384,16 @@ pub(crate) fn compile(ops: &[Op], resources: &Resources) -> Result<Arc<dyn Plan>
         )));
     }
     compile_by_group(ops, resources).unwrap_or_else(|| Err(Error::bug("an op is of no group")))
+}
+
+/// Compiles the ops after an image's decoder for boxes or keypoints.
+///
+/// # Errors
+/// As [`compile`].
+#[cfg(feature = "image")]
+pub(crate) fn compile_annotation(ops: &[Op], annotation: &crate::image::Annotation) -> Result<Arc<dyn Plan>> {
+    let named: Vec<_> = ops.iter().map(|op| crate::plan::Named { name: op.name(), op: op.image() }).collect();
+    crate::image::compile_annotation(annotation, &named)
 }
 
 /// Returns what the ops refer to, each once.

@@ -25,7 +25,7 @@ from feedstock._dataset import Dataset, DatasetOptions
 from feedstock._description import Description
 from feedstock._device import record_stream
 from feedstock._feedstock import Batch, Tensor, __version__
-from feedstock._joint import JointColumn, image, mask
+from feedstock._joint import JointColumn, boxes, image, keypoints, mask
 from feedstock._loader import Loader
 from feedstock._options import LoaderOptions
 from feedstock._pipeline import Pipeline
@@ -72,6 +72,7 @@ from feedstock.ops import (
     normalize,
     pad,
     pad_seconds,
+    pad_to,
     perspective,
     posterize,
     rand_augment,
@@ -81,9 +82,11 @@ from feedstock.ops import (
     random_crop_seconds,
     random_erasing,
     random_resized_crop,
+    random_zoom_out,
     resample,
     resize,
     rotate,
+    scale_jitter,
     solarize,
     spec_augment,
     speed_perturb,
@@ -135,6 +138,7 @@ __all__ = [
     "affine",
     "auto_augment",
     "autocontrast",
+    "boxes",
     "center_crop",
     "color_jitter",
     "decode_audio",
@@ -149,6 +153,7 @@ __all__ = [
     "horizontal_flip",
     "image",
     "invert",
+    "keypoints",
     "log_mel",
     "log_mel_librosa",
     "log_mel_torchaudio",
@@ -160,6 +165,7 @@ __all__ = [
     "normalize",
     "pad",
     "pad_seconds",
+    "pad_to",
     "perspective",
     "posterize",
     "rand_augment",
@@ -169,10 +175,12 @@ __all__ = [
     "random_crop_seconds",
     "random_erasing",
     "random_resized_crop",
+    "random_zoom_out",
     "record_stream",
     "resample",
     "resize",
     "rotate",
+    "scale_jitter",
     "solarize",
     "spec_augment",
     "speed_perturb",

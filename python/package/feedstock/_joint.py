@@ -1,27 +1,44 @@
-"""Several columns of a sample through the same ops: an image and its masks."""
+"""Several columns of a sample through the same ops: an image, its masks, and boxes and keypoints that follow it."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from feedstock._check import text, whole
+from feedstock import _feedstock
+from feedstock._check import column_names, one_of, real, text, whole
 from feedstock.errors import ConfigError
 from feedstock.ops import Op, decode_image
-from feedstock.ops._op import flatten
+from feedstock.ops._op import chain_json, flatten
 
 #: Ops that show pixels from outside of an image.
-_PADDING = ("affine", "center_crop", "pad", "perspective", "random_crop", "rotate")
+_PADDING = (
+    "affine",
+    "center_crop",
+    "pad",
+    "pad_to",
+    "perspective",
+    "random_crop",
+    "random_zoom_out",
+    "rotate",
+)
 
 
 @dataclass(frozen=True)
 class JointColumn:
-    """How one column of a joint map is decoded and padded. Made by ``fs.image`` and ``fs.mask``."""
+    """How one column of a joint map is read. Made by ``fs.image``, ``fs.mask``, ``fs.boxes`` and ``fs.keypoints``.
 
-    decode: Op
-    fill: int
+    Images and masks have a decoder, and a value of padding. Boxes and keypoints have a description (JSON) instead, and
+    boxes may have columns along them.
+    """
+
+    decode: Op | None
+    fill: int = 0
+    annotation: str | None = None
+    along: tuple[str, ...] = ()
 
 
 def image(decode: Op | None = None, *, fill: int = 0) -> JointColumn:
@@ -48,6 +65,82 @@ def mask(decode: Op | None = None, *, fill: int = 255) -> JointColumn:
     return _column("mask", decode, fill, is_mask=True)
 
 
+def boxes(
+    format: Literal["xyxy", "xywh", "cxcywh"],
+    *,
+    normalized: bool = False,
+    min_size: float = 1.0,
+    min_area: float = 1.0,
+    min_visibility: float = 0.0,
+    along: Iterable[str] = (),
+) -> JointColumn:
+    """Describes the bounding boxes of a joint map.
+
+    The column has a list for each sample, which may be empty: of lists of 4 numbers, or a flat list of 4 numbers a
+    box. The result is float32 [rows, boxes, 4], padded with zeros to the most boxes of the batch, and
+    ``<column>_length`` (int64 [rows]) has their numbers.
+
+    Boxes go through the ops as torchvision's ``BoundingBoxes`` do: after each op, a box is the smallest one around its
+    corners, cut off at the image's edges. A box is dropped if it is smaller than the limits, if nothing of it is in the
+    image after some op, or if its width or height is negative. A list with NaN or another count of numbers is a bad
+    sample.
+
+    Args:
+        format: What the 4 numbers are, in the column and in the result: ``"xyxy"`` is left, top, right, bottom;
+            ``"xywh"`` left, top, width, height (COCO); ``"cxcywh"`` the centre's x and y, width, height (YOLO).
+        normalized: Coordinates are shares of the image's width and height, in the column and in the result; default
+            False: pixels of the decoded image, which ``decode_image(exif_orientation=True)`` turns first.
+        min_size: The least width and height, in pixels of the result; default 1.
+        min_area: The least area, in square pixels of the result; default 1.
+        min_visibility: The least share of the box's area that is in the result, 0 to 1; default 0.
+        along: Columns with one value for each box, such as ``("category_id", "iscrowd")``: flat lists of numbers or
+            flags. Values of dropped boxes are dropped. Each result is int64, float32 or uint8 (flags) [rows, boxes],
+            padded with zeros, with its ``<name>_length``.
+    """
+    one_of("format", format, ("xyxy", "xywh", "cxcywh"))
+    if not isinstance(normalized, bool):
+        raise ConfigError(f"normalized must be True or False; got {normalized!r}")
+    described = {
+        "kind": "boxes",
+        "format": format,
+        "normalized": normalized,
+        "min_size": _limit("min_size", min_size),
+        "min_area": _limit("min_area", min_area),
+        "min_visibility": real("min_visibility", min_visibility, "0 to 1", lambda share: 0.0 <= share <= 1.0),
+    }
+    names = column_names("along", along)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"along must name each column once; got {names!r}")
+    return JointColumn(None, annotation=json.dumps(described), along=tuple(names))
+
+
+def keypoints(flip_pairs: Iterable[tuple[int, int]] = ()) -> JointColumn:
+    """Describes the keypoints of a joint map.
+
+    The column has a list for each sample: of points (x, y) or (x, y, visibility), or a flat list of 3 numbers a point.
+    A list of lists of 3·k numbers has k points for each object, as in COCO. The result is float32 [rows, points, 3]
+    with x, y and visibility of all points, padded with zeros, and ``<column>_length`` (int64 [rows]) has their numbers.
+
+    Points go through the ops as torchvision's ``KeyPoints`` do: a horizontal flip takes x to width − 1 − x. No point is
+    dropped. A point that is outside of the image, at first or after some op, gets visibility 0; that of other points
+    (x, y) is 1. A list with NaN or another count of numbers is a bad sample.
+
+    Args:
+        flip_pairs: Points that a horizontal flip exchanges, such as left and right eye: pairs of indices in the
+            sample's list, or in each object's; default none.
+    """
+    given = list(flip_pairs)
+    pairs = [tuple(pair) for pair in given if isinstance(pair, Iterable)]
+    if len(pairs) < len(given) or any(len(pair) != 2 for pair in pairs):
+        raise ConfigError(f"flip_pairs must be pairs of indices of points; got {given!r}")
+    indices = [[whole("an index of flip_pairs", index) for index in pair] for pair in pairs]
+    return JointColumn(None, annotation=json.dumps({"kind": "keypoints", "flip_pairs": indices}))
+
+
+def _limit(name: str, value: float) -> float:
+    return real(name, value, "a finite number >= 0", lambda number: 0.0 <= number < math.inf)
+
+
 def _column(kind: str, decode: Op, fill: int, *, is_mask: bool) -> JointColumn:
     if not isinstance(decode, Op) or _fields(decode)["op"] != "decode_image":
         raise ConfigError(f"{kind} must be given fs.decode_image(…); got {decode!r}")
@@ -60,19 +153,41 @@ def _column(kind: str, decode: Op, fill: int, *, is_mask: bool) -> JointColumn:
     return JointColumn(decode, fill)
 
 
-def joint_chains(columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]]) -> dict[str, list[Op]]:
-    """Returns each column's chain: its decoder, then ``ops`` with its padding."""
+def joint_steps(
+    columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]], key: str | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the methods of the native pipeline that map the columns jointly, with their arguments."""
     if not columns:
         raise ConfigError("a joint map must have at least one column; got {}")
-    shared = list(flatten(ops))
-    chains = {}
     for name, column in columns.items():
         if not isinstance(column, JointColumn):
             raise ConfigError(
-                f"column {name!r} of a joint map must be fs.image(…) or fs.mask(…); got {column!r}"
+                f"column {text('column', name)!r} of a joint map must be fs.image(…), fs.mask(…), fs.boxes(…) or "
+                f"fs.keypoints(…); got {column!r}"
             )
-        chains[text("column", name)] = [column.decode, *(_padded(op, column.fill) for op in shared)]
-    return chains
+    if all(column.decode is None for column in columns.values()):
+        raise ConfigError(
+            f"boxes and keypoints follow an image; give the joint map of {', '.join(columns)} a column with fs.image(…)"
+        )
+    shared, joint = list(flatten(ops)), "+".join(columns)
+    steps: list[tuple[str, dict[str, Any]]] = []
+    for name, column in columns.items():
+        mapped = {"column": name, "key": key, "joint": joint}
+        if column.decode is not None:
+            chain = chain_json([column.decode, *(_padded(op, column.fill) for op in shared)])
+            steps.append(("map", {**mapped, "output": name, "ops": chain, "pad_value": 0.0}))
+        elif column.annotation is not None:
+            chain = "[" + ", ".join(op.to_json() for op in shared) + "]"
+            _feedstock.check_annotation(column.annotation, chain)
+            steps.append(("annotate", {**mapped, "annotation": column.annotation, "ops": chain}))
+            steps.extend(("along", {"column": along, "boxes": name}) for along in column.along)
+    results = [arguments["column"] for _, arguments in steps]
+    for name in results:
+        if results.count(name) > 1:
+            raise ConfigError(
+                f"column {name!r} is in the joint map more than once; name it once, mapped or along boxes"
+            )
+    return steps
 
 
 def _padded(op: Op, fill: int) -> Op:

@@ -9,7 +9,7 @@ import numpy as np
 
 from feedstock._check import batch_sizes, number, one_of, real, seconds, text, whole, whole_or_none
 from feedstock._forecasts import Forecasts, function_text
-from feedstock._joint import JointColumn, joint_chains
+from feedstock._joint import JointColumn, joint_steps
 from feedstock._loader import Loader
 from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
@@ -62,10 +62,12 @@ class Pipeline(Order[R], Forecasts[R]):
 
         A dict maps several columns by the same ops with the same random numbers, such as an image and its mask:
         ``map({"image": fs.image(), "mask": fs.mask()}, fs.random_resized_crop(224), fs.horizontal_flip())``. Each
-        column is decoded as its value states. A joint map has no ``output`` and no ``pad_value``.
+        column is read as its value states; boxes and keypoints follow the first image. A joint map has no ``output``
+        and no ``pad_value``.
 
         Args:
-            column: A column of encoded images, audio or text; or a dict of ``fs.image`` and ``fs.mask`` by column.
+            column: A column of encoded images, audio or text; or a dict of ``fs.image``, ``fs.mask``, ``fs.boxes`` and
+                ``fs.keypoints`` by column.
             *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined.
             output: The name of the resulting tensor [rows, …]; default: ``column``. It must not be the name of another
                 column that no map reads.
@@ -106,22 +108,13 @@ class Pipeline(Order[R], Forecasts[R]):
     def _map_jointly(
         self, columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]], key: str | None
     ) -> Self:
-        chains = joint_chains(columns, ops)
-        joint = "+".join(chains)
-        mapped = {arguments["column"] for method, arguments in self._steps if method == "map"}
-        if key is None and not mapped.isdisjoint(chains):
-            key = joint  # a column's first map draws without a key, every further one by its output
+        mapped = {arguments["column"] for method, arguments in self._steps if method in ("map", "annotate")}
+        if key is None and not mapped.isdisjoint(columns):
+            # A column's first map draws without a key, every further one by its output.
+            key = "+".join(columns)
         pipeline = self
-        for column, chain in chains.items():
-            pipeline = pipeline._with(
-                "map",
-                column=column,
-                output=column,
-                ops=chain_json(chain),
-                pad_value=0.0,
-                key=key,
-                joint=joint,
-            )
+        for method, arguments in joint_steps(columns, ops, key):
+            pipeline = pipeline._with(method, **arguments)
         return pipeline
 
     def map_rows(

@@ -233,14 +233,21 @@ impl Pipeline {
 
     /// Refuses what a device would do to one member of a joint map only.
     fn check_joint(&self, options: &DeviceOptions) -> Result<()> {
+        if options.nvjpeg > 0.0
+            && let Some(map) = self.recipe.maps.iter().find(|map| map.joint.is_some())
+        {
+            let message =
+                format!("nvjpeg: '{}' is mapped jointly, which only CPUs do; leave out nvjpeg", map.output);
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
         for (name, finish) in &options.finish {
             let is_joint = self.recipe.maps.iter().any(|map| map.output == *name && map.joint.is_some());
             if is_joint && let Finish::Picture(finish) = finish {
                 let what = match (finish.flip > 0.0, &finish.mix) {
                     (true, _) => {
-                        "flip would mirror it and not its mask; put horizontal_flip into the joint map"
+                        "flip would mirror it and not its mask or boxes; put horizontal_flip into the joint map"
                     }
-                    (false, Some(_)) => "mix would mix it and not its mask; leave mix out",
+                    (false, Some(_)) => "mix would mix it and not its mask or boxes; leave mix out",
                     (false, None) => continue,
                 };
                 return Err(Error::new(

@@ -2,6 +2,7 @@
 
 mod compiled;
 pub(crate) mod describe;
+mod joint;
 mod lengths;
 mod limits;
 mod quality;
@@ -114,15 +115,7 @@ impl Pipeline {
     /// ```
     #[must_use]
     pub fn map_as(mut self, column: &str, output: &str, ops: impl Into<ChainSpec>) -> Self {
-        let (column, output) = (column.to_owned(), output.to_owned());
-        self.recipe.maps.push(MapSpec {
-            column,
-            output,
-            ops: ops.into(),
-            pad_value: 0.0,
-            key: None,
-            joint: None,
-        });
+        self.recipe.maps.push(MapSpec::new(column, output, ops.into()));
         self
     }
 
@@ -194,43 +187,6 @@ impl Pipeline {
     #[must_use]
     pub fn key(mut self, output: &str, key: &str) -> Self {
         self.map_of(output, "key").key = Some(key.to_owned());
-        self
-    }
-
-    /// Makes the tensor `output` of an earlier map a member of the joint map `name`: an image and its masks. A sample whose
-    /// members differ in size is bad, since the same crop would show different parts of them. Give all members the same ops
-    /// after their decoders, and equal [`key`](Self::key)s unless each is its column's first map.
-    ///
-    /// ```
-    /// use feedstock_dataset::Rank;
-    /// use feedstock_ops::image::{DecodeImage, DecodeMode};
-    /// use feedstock_ops::{decode_image, random_resized_crop};
-    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
-    ///
-    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
-    /// # images.write(folder.path(), &mut |_| {}).unwrap();
-    /// # let uri = folder.path().to_str().unwrap();
-    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
-    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
-    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
-    /// let gray = DecodeImage::new().mode(DecodeMode::Gray);
-    /// let pipeline = dataset
-    ///     .map_as("image", "rgb", [decode_image(), random_resized_crop(32)])
-    ///     .map_as("image", "gray", [gray.into(), random_resized_crop(32)]);
-    /// let joint = |pipeline: feedstock_trainer_bridge::Pipeline, output| pipeline.key(output, "k").joint(output, "j");
-    /// let pipeline = joint(joint(pipeline, "rgb"), "gray").batch(BatchSize::per_rank(4));
-    /// let batch = pipeline.rank(Rank::new(0, 1)).start()?.next().unwrap()?;
-    /// assert_eq!((batch["rgb"].shape(), batch["gray"].shape()), (vec![4, 32, 32, 3], vec![4, 32, 32, 1]));
-    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
-    /// ```
-    ///
-    /// # Panics
-    /// If no map has that output.
-    #[must_use]
-    pub fn joint(mut self, output: &str, name: &str) -> Self {
-        self.map_of(output, "joint").joint = Some(name.to_owned());
         self
     }
 

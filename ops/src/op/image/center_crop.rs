@@ -65,7 +65,7 @@ impl ImageOp for CenterCrop {
 }
 
 impl Crop for CenterCrop {
-    fn padded(&self, image: Size) -> Result<(Size, [u32; 2])> {
+    fn padded(&self, image: Size, _: &mut Generator) -> Result<(Size, [u32; 2])> {
         let lack =
             [self.size.height.saturating_sub(image.height), self.size.width.saturating_sub(image.width)];
         let size = Size { height: image.height + lack[0], width: image.width + lack[1] };

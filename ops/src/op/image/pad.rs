@@ -135,7 +135,7 @@ impl ImageOp for Pad {
 }
 
 impl Crop for Pad {
-    fn padded(&self, image: Size) -> Result<(Size, [u32; 2])> {
+    fn padded(&self, image: Size, _: &mut Generator) -> Result<(Size, [u32; 2])> {
         Ok((self.padding.around(image), [self.padding.top, self.padding.left]))
     }
 

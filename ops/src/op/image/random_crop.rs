@@ -73,7 +73,7 @@ impl ImageOp for RandomCrop {
 }
 
 impl Crop for RandomCrop {
-    fn padded(&self, image: Size) -> Result<(Size, [u32; 2])> {
+    fn padded(&self, image: Size, _: &mut Generator) -> Result<(Size, [u32; 2])> {
         let mut size =
             Size { height: image.height + 2 * self.padding, width: image.width + 2 * self.padding };
         let mut offset = [self.padding; 2];

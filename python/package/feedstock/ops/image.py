@@ -70,14 +70,61 @@ def decode_image(
     )
 
 
-def resize(size: Size, *, filter: Filter | None = None) -> Op:
+def resize(size: Size, *, filter: Filter | None = None, max_size: int | None = None) -> Op:
     """Resizes images, as torchvision's ``Resize``.
 
     Args:
         size: The shorter side in pixels, or exactly (height, width).
         filter: The antialiased filter; default ``"bilinear"``, whose results are within 1 level of Pillow's.
+        max_size: The longest side of the result, if ``size`` is the shorter side: where that would be longer, the
+            image becomes smaller; default: no limit.
     """
-    return Op("resize", size=size if isinstance(size, int) else list(size), filter=filter)
+    return Op("resize", size=size if isinstance(size, int) else list(size), filter=filter, max_size=max_size)
+
+
+def scale_jitter(
+    size: Size, *, scale_range: tuple[float, float] | None = None, filter: Filter | None = None
+) -> Op:
+    """Resizes by a random factor and keeps the aspect ratio, as torchvision's ``ScaleJitter``.
+
+    Images differ in size after it: ``random_crop(size, pad_if_needed=True)`` may follow.
+
+    Args:
+        size: The side of a square, or (height, width), into which the image fits at scale 1. torchvision's
+            ``target_size`` is (width, height).
+        scale_range: Least and greatest scale; default (0.1, 2).
+        filter: The antialiased filter; default ``"bilinear"``.
+    """
+    return Op("scale_jitter", size=_size(size), scale_range=scale_range, filter=filter)
+
+
+def random_zoom_out(
+    probability: float | None = None,
+    *,
+    side_range: tuple[float, float] | None = None,
+    fill: Fill | None = None,
+) -> Op:
+    """Puts the image at a random place of a larger canvas, as torchvision's ``RandomZoomOut``.
+
+    Images differ in size after it, so a resize or crop has to follow.
+
+    Args:
+        probability: 0 to 1; default 0.5.
+        side_range: Least and greatest factor of the sides, at least 1; default (1, 4).
+        fill: The value of added pixels, 0 to 255, or one for each channel; default 0.
+    """
+    return Op("random_zoom_out", probability=probability, side_range=side_range, fill=fill)
+
+
+def pad_to(size: Size, *, fill: Fill | None = None) -> Op:
+    """Adds pixels on the right and below up to a square of ``size`` pixels, or (height, width).
+
+    Args:
+        size: The side in pixels, or (height, width). A larger image is a bad sample: resize it first, with
+            ``resize(800, max_size=1333)`` for example.
+        fill: The value of added pixels, 0 to 255, or one for each channel; default 0.
+    """
+    return Op("pad_to", size=_size(size), fill=fill)
 
 
 def center_crop(size: Size, *, fill: int | None = None) -> Op:

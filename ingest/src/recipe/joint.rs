@@ -1,0 +1,160 @@
+//! Joint maps: which image the other maps follow, and along which boxes a column has its values.
+
+use super::spec::MapSpec;
+use crate::lists::{is_list_of_numbers, item_dtype};
+use crate::{Error, Result};
+use arrow::datatypes::{DataType, Schema};
+use feedstock_ops::DType;
+use feedstock_ops::image::Annotation;
+
+impl MapSpec {
+    /// True for a map that decodes encoded bytes or text, and does not follow another one.
+    pub(super) fn decodes(&self) -> bool {
+        self.annotation.is_none() && self.along.is_none()
+    }
+}
+
+/// Returns the index of the first image of the joint map of `maps[index]`; `None` for that image and for a map that is alone.
+///
+/// # Errors
+/// `BadConfig` for boxes or keypoints without an image.
+pub(super) fn partner(maps: &[MapSpec], index: usize) -> Result<Option<usize>> {
+    let map = &maps[index];
+    let is_first = |other: &MapSpec| map.joint.is_some() && other.joint == map.joint && other.decodes();
+    let first = maps.iter().position(is_first);
+    if map.decodes() {
+        return Ok(first.filter(|first| *first < index));
+    }
+    let is_image = |first: &usize| maps[*first].ops.0.first().is_some_and(|op| op.name() == "decode_image");
+    match first.filter(is_image) {
+        Some(first) => Ok(Some(first)),
+        None => Err(Error::config(format!(
+            "boxes and keypoints follow an image; put an image into the joint map of '{}'",
+            map.output
+        ))),
+    }
+}
+
+/// Returns the index of the boxes along which `maps[index]` has its values.
+///
+/// # Errors
+/// `BadConfig` if no earlier map of its joint map has these boxes.
+pub(super) fn boxes_of(maps: &[MapSpec], index: usize) -> Result<Option<usize>> {
+    let map = &maps[index];
+    let Some(boxes) = &map.along else { return Ok(None) };
+    let is_it = |other: &MapSpec| {
+        other.output == *boxes
+            && other.joint == map.joint
+            && matches!(other.annotation, Some(Annotation::Boxes(_)))
+    };
+    match maps[..index].iter().position(is_it) {
+        Some(found) => Ok(Some(found)),
+        None => Err(Error::config(format!(
+            "'{}' is along the boxes '{boxes}', which no earlier map of its joint map has",
+            map.output
+        ))),
+    }
+}
+
+/// Checks that a column of boxes or keypoints has lists of numbers.
+///
+/// # Errors
+/// `BadConfig` if it has not, or does not exist.
+pub(super) fn check_lists(schema: &Schema, column: &str, annotation: &Annotation) -> Result<()> {
+    let what = format!("mapped as {}", annotation.name());
+    match is_list_of_numbers(type_of(schema, column, &what)?) {
+        true => Ok(()),
+        false => Err(refusal(schema, column, &what, "lists of numbers")),
+    }
+}
+
+/// Returns the tensor type of a column along boxes.
+///
+/// # Errors
+/// `BadConfig` if it does not have lists of numbers or flags, or does not exist.
+pub(super) fn dtype_along(schema: &Schema, column: &str) -> Result<DType> {
+    let what = "along boxes";
+    item_dtype(type_of(schema, column, what)?).ok_or_else(|| {
+        refusal(schema, column, what, "flat lists of numbers or flags, with an item for each box")
+    })
+}
+
+fn type_of<'a>(schema: &'a Schema, column: &str, what: &str) -> Result<&'a DataType> {
+    match schema.field_with_name(column) {
+        Ok(field) => Ok(field.data_type()),
+        Err(_) => {
+            let lists = schema.fields().iter().filter(|field| is_list_of_numbers(field.data_type()));
+            let lists: Vec<&str> = lists.map(|field| field.name().as_str()).collect();
+            Err(Error::config(format!(
+                "column '{column}' cannot be {what}: it does not exist; this data set has lists of numbers in: {}",
+                lists.join(", ")
+            )))
+        }
+    }
+}
+
+fn refusal(schema: &Schema, column: &str, what: &str, needs: &str) -> Error {
+    let held = schema.field_with_name(column).map(|field| field.data_type().to_string()).unwrap_or_default();
+    Error::config(format!("column '{column}' cannot be {what}: it holds {held}, and must hold {needs}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use feedstock_ops::image::{BoxFormat, Boxes, Keypoints};
+
+    fn map(output: &str, ops: &str, joint: &str) -> MapSpec {
+        let joint = (!joint.is_empty()).then(|| joint.to_owned());
+        MapSpec { joint, ..MapSpec::new(output, output, ops.parse().unwrap()) }
+    }
+
+    fn boxes(output: &str, joint: &str) -> MapSpec {
+        let annotation = Some(Annotation::Boxes(Boxes::new(BoxFormat::Xyxy)));
+        MapSpec { annotation, ..map(output, "resize:8x8", joint) }
+    }
+
+    fn along(output: &str, boxes: &str, joint: &str) -> MapSpec {
+        let (along, ops) = (Some(boxes.to_owned()), feedstock_ops::ChainSpec::default());
+        MapSpec { along, ops, ..map(output, "resize:8x8", joint) }
+    }
+
+    #[test]
+    fn boxes_follow_the_first_image_of_their_joint_map_wherever_it_is() {
+        let image = "decode_image,resize:8x8";
+        let maps = [
+            map("alone", image, ""),
+            map("other", image, "b"),
+            boxes("boxes", "a"),
+            along("labels", "boxes", "a"),
+            map("image", image, "a"),
+            map("mask", image, "a"),
+            MapSpec { annotation: Some(Annotation::Keypoints(Keypoints::new())), ..boxes("points", "a") },
+        ];
+        let partners: Vec<_> = (0..maps.len()).map(|index| partner(&maps, index).unwrap()).collect();
+        assert_eq!(partners, [None, None, Some(4), Some(4), None, Some(4), Some(4)]);
+        assert_eq!(boxes_of(&maps, 3).unwrap(), Some(2));
+        assert_eq!(boxes_of(&maps, 2).unwrap(), None);
+    }
+
+    #[test]
+    fn boxes_without_an_image_and_columns_without_boxes_are_refused() {
+        let refuse = |maps: &[MapSpec], index| match partner(maps, index).and_then(|_| boxes_of(maps, index))
+        {
+            Ok(found) => panic!("{found:?}"),
+            Err(error) => error.message().to_owned(),
+        };
+        let audio = map("audio", "decode_audio,resample:16000", "a");
+        let image = map("image", "decode_image,resize:8x8", "a");
+        let needs = "boxes and keypoints follow an image; put an image into the joint map of 'boxes'";
+        assert_eq!(refuse(&[boxes("boxes", "")], 0), needs);
+        assert_eq!(refuse(&[audio, boxes("boxes", "a")], 1), needs);
+        assert_eq!(refuse(&[image.clone(), boxes("boxes", "b")], 1), needs);
+        let lost = refuse(&[image.clone(), along("labels", "boxes", "a"), boxes("boxes", "a")], 1);
+        assert_eq!(lost, "'labels' is along the boxes 'boxes', which no earlier map of its joint map has");
+        let points =
+            MapSpec { annotation: Some(Annotation::Keypoints(Keypoints::new())), ..boxes("points", "a") };
+        assert!(
+            refuse(&[image, points, along("labels", "points", "a")], 2).contains("along the boxes 'points'")
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! Chains of boxes and keypoints: what follows an image through the ops after its decoder.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::{Chain, panicked};
+use crate::number_list::NumberList;
+use crate::ragged::RaggedRow;
+use crate::seed::SampleSeed;
+use crate::spec::DType;
+use feedstock_base::Result;
+
+#[cfg(feature = "image")]
+impl super::ChainSpec {
+    /// Compiles these ops for boxes or keypoints that follow an image. The ops are those of the image without its decoder, so an
+    /// op draws as in the image's chain, in which it is one place further back.
+    ///
+    /// ```
+    /// use feedstock_ops::image::{Annotation, BoxFormat, Boxes};
+    /// use feedstock_ops::{ChainSpec, NumberList, RaggedRow, SampleSeed};
+    ///
+    /// let boxes = Annotation::Boxes(Boxes::new(BoxFormat::Xyxy));
+    /// let chain = ChainSpec::parse("center_crop:20,horizontal_flip:1")?.compile_annotation(&boxes)?;
+    /// let image = [40, 60]; // height, width: the crop begins at x = 20 and y = 10
+    /// let given = NumberList { values: &[0.0, 0.0, 8.0, 8.0, 22.0, 15.0, 30.0, 50.0], each: Some(4) };
+    /// let mut row = RaggedRow::new();
+    /// chain.annotate(given, image, SampleSeed::new(7, 0, 0), &mut row)?;
+    /// let expected = [10.0_f32, 5.0, 18.0, 20.0].map(f32::to_ne_bytes); // the first box is outside
+    /// assert_eq!((row.length(), row.bytes()), (1, expected.as_flattened()));
+    ///
+    /// let error = ChainSpec::parse("resize:20x20,rand_augment")?.compile_annotation(&boxes).unwrap_err();
+    /// assert!(error.message().starts_with("op 2 (rand_augment): moves pixels of the image"));
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `BadConfig`, naming the op and the reason: also for ops that move pixels in a way that boxes cannot follow.
+    pub fn compile_annotation(&self, annotation: &crate::image::Annotation) -> Result<Chain> {
+        let plan = crate::op::compile_annotation(&self.0, annotation)?;
+        Ok(Chain { plan, salt: crate::seed::Salt::default() })
+    }
+}
+
+impl Chain {
+    /// Returns true for a chain of boxes or keypoints, or of a column along boxes: it reads numbers and not encoded bytes.
+    pub fn annotates(&self) -> bool {
+        self.plan.annotates()
+    }
+
+    /// Moves the boxes or keypoints of one sample as the chain of `image`, `[height, width]`, moves its pixels for the same `seed`.
+    ///
+    /// # Errors
+    /// `BadSample` for numbers that are not boxes or points (another count, NaN, infinity), and for an image that an op cannot
+    /// work on.
+    ///
+    /// # Panics
+    /// Where the chain does not annotate, or is of a column along boxes: that is a defect of the caller.
+    pub fn annotate(
+        &self,
+        numbers: NumberList<'_>,
+        image: [u32; 2],
+        seed: SampleSeed,
+        out: &mut RaggedRow,
+    ) -> Result<()> {
+        assert!(
+            self.annotates() && self.output().shape.len() == 2,
+            "the chain is not one of boxes or keypoints"
+        );
+        let seed = self.seed(seed);
+        caught(|| self.plan.annotate(numbers, image, seed, out))
+    }
+
+    /// Returns the indices of the boxes that [`annotate`](Self::annotate) keeps, in order.
+    ///
+    /// ```
+    /// use feedstock_ops::image::{Annotation, BoxFormat, Boxes};
+    /// use feedstock_ops::{ChainSpec, DType, NumberList, SampleSeed};
+    ///
+    /// let boxes = Annotation::Boxes(Boxes::new(BoxFormat::Xywh));
+    /// let labels = ChainSpec::parse("center_crop:20")?.compile_annotation(&boxes)?.along(DType::I64)?;
+    /// let given = NumberList { values: &[0.0, 0.0, 8.0, 8.0, 22.0, 15.0, 8.0, 35.0], each: None };
+    /// assert_eq!(labels.kept(given, [40, 60], SampleSeed::new(7, 0, 0))?, [1]);
+    /// # Ok::<(), feedstock_ops::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`annotate`](Self::annotate); `Bug` for a chain without boxes.
+    pub fn kept(&self, boxes: NumberList<'_>, image: [u32; 2], seed: SampleSeed) -> Result<Vec<usize>> {
+        let seed = self.seed(seed);
+        caught(|| self.plan.kept(boxes, image, seed))
+    }
+
+    /// Returns the chain of a column that has one value of type `dtype` for each box: its output is the values of the boxes that are
+    /// kept, and [`kept`](Self::kept) returns which these are.
+    ///
+    /// # Errors
+    /// `BadConfig` if this is not a chain of boxes.
+    pub fn along(&self, dtype: DType) -> Result<Self> {
+        Ok(Self { plan: self.plan.along(dtype)?, salt: self.salt })
+    }
+}
+
+/// Turns a panic into a bad sample.
+fn caught<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
