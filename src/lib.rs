@@ -67,9 +67,10 @@ pub use feedstock_ops::{
     volume,
 };
 pub use feedstock_trainer_bridge::{
-    Batch, BatchSize, Dataset, Element, Error, ErrorKind, Ledger, Loader, Local, Next, NullValue, Nulls,
-    Numbers, OnChange, OnError, Pipeline, RankBuilder, RankIterator, RankStats, Result, SkipReport, Skipped,
-    Tensor, Warned, WarningReport, Workers,
+    Batch, BatchSize, Dataset, DescribedColumn, DescribedMap, DescribedMemory, Description, Element, Error,
+    ErrorKind, Ledger, Loader, Local, Next, NullValue, Nulls, Numbers, OnChange, OnError, Pipeline,
+    RankBuilder, RankIterator, RankStats, Result, SamplePlace, SkipReport, Skipped, Tensor, Warned,
+    WarningReport, Workers,
 };
 
 /// How a data set is catalogued: layouts, stored catalogs, what to do with damaged shards.

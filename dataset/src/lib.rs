@@ -50,6 +50,7 @@ mod planning;
 mod process;
 mod quality;
 mod recycled;
+mod rows;
 mod runtime;
 mod selecting;
 mod splitting;

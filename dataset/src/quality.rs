@@ -257,8 +257,6 @@ impl Dataset {
         let (global, rank) = mixes.zip(full).map_or((None, None), |((global, rank), full)| {
             (Some(LabelQuality::new(global, full.0)), Some(LabelQuality::new(rank, full.1)))
         });
-        let ranks = f64::from(steps.world_size());
-        let reads = steps.reads(plan, &|extent| self.extent_reads(extent));
         OrderQuality {
             shuffle: fingerprint.describe_shuffle(),
             window,
@@ -268,14 +266,28 @@ impl Dataset {
             rank_batch: rank,
             same_shard_pairs: steps.same_shard_pairs(&|block| catalog.block(block).shard),
             displacement: steps.displacement(plan),
-            reads: reads.map(|reads| ReadQuality {
-                rank_requests: rounded(reads.requests / ranks),
-                rank_bytes: rounded(reads.bytes / ranks),
-                requests: rounded(reads.requests),
-                bytes: rounded(reads.bytes),
-                readers: reads.readers,
-            }),
+            reads: self.read_quality(plan, steps),
         }
+    }
+
+    fn read_quality(&self, plan: &Plan, steps: &SampledSteps) -> Option<ReadQuality> {
+        let ranks = f64::from(steps.world_size());
+        let reads = steps.reads(plan, &|extent| self.extent_reads(extent))?;
+        Some(ReadQuality {
+            rank_requests: rounded(reads.requests / ranks),
+            rank_bytes: rounded(reads.bytes / ranks),
+            requests: rounded(reads.requests),
+            bytes: rounded(reads.bytes),
+            readers: reads.readers,
+        })
+    }
+
+    /// Returns what `epoch` of a plan of this data set reads, by up to 64 sampled steps. `None` for an epoch without end. Reads nothing.
+    ///
+    /// # Errors
+    /// `BadConfig` for a global batch of more than 262,144 samples.
+    pub fn epoch_reads(&self, plan: &Plan, epoch: u64, shape: &StepShape) -> Result<Option<ReadQuality>> {
+        Ok(self.read_quality(plan, &SampledSteps::new(plan, epoch, shape)?))
     }
 
     /// Returns the requests and bytes that fetching an extent with the chosen columns takes, without caches, retries and hedges.

@@ -5,6 +5,7 @@ use crate::arrow_c::stream_capsule;
 use crate::errors::{call, call_long, config, exception};
 use crate::pipeline::Pipeline;
 use crate::process::Own;
+use crate::values::list;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use feedstock::catalog::CatalogStore;
@@ -14,7 +15,7 @@ use feedstock::order::Stop;
 use feedstock::storage::DiskCacheOptions;
 use feedstock::{BatchSize, OpenOptions, SampleId};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -197,6 +198,27 @@ impl Dataset {
         Ok(Table(call_long(py, move || wait(dataset.sql(&query)))?))
     }
 
+    /// Reads the selected samples with the numbers `start` to `end - 1`, in catalog order, undecoded.
+    fn rows(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<Table> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Table(vec![call_long(py, move || dataset.rows(start..end))?]))
+    }
+
+    /// Returns the names of the classes that `column` numbers.
+    fn class_names(&self, py: Python<'_>, column: &str) -> PyResult<Option<Vec<String>>> {
+        Ok(self.0.get(py)?.catalog().class_names(column))
+    }
+
+    /// Returns how it is stored.
+    fn layout(&self, py: Python<'_>) -> PyResult<&'static str> {
+        Ok(self.0.get(py)?.catalog().layout().name())
+    }
+
+    /// Returns its selection as one SQL expression.
+    fn filter_sql(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(self.0.get(py)?.as_ref().filter_sql())
+    }
+
     /// Decodes all samples or `samples` of them, and returns the report as JSON.
     fn doctor(
         &self,
@@ -218,12 +240,7 @@ impl Dataset {
 
     /// Returns names and types of all columns, in the catalog's order.
     fn schema(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
-        let schema = self.0.get(py)?.catalog().schema().clone();
-        Ok(schema
-            .fields()
-            .iter()
-            .map(|field| (field.name().clone(), field.data_type().to_string()))
-            .collect())
+        Ok(named_types(self.0.get(py)?.catalog().schema()))
     }
 
     fn uri(&self, py: Python<'_>) -> PyResult<String> {
@@ -254,8 +271,14 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// The result of a query, for libraries that read Arrow: `pyarrow.table(result)`, `polars.DataFrame(result)`.
-#[pyclass(frozen, module = "feedstock")]
+/// Returns names and types of columns.
+fn named_types(schema: &Schema) -> Vec<(String, String)> {
+    let fields = schema.fields().iter();
+    fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
+}
+
+/// Rows of a data set or of a query's result, for `feedstock/_table.py`.
+#[pyclass(frozen, module = "feedstock._feedstock")]
 pub(crate) struct Table(Vec<RecordBatch>);
 
 impl Table {
@@ -282,9 +305,25 @@ impl Table {
         stream_capsule(py, self.schema(), self.0.clone())
     }
 
-    fn __repr__(&self) -> String {
+    /// Returns names and types of the columns.
+    #[pyo3(name = "schema")]
+    fn named_types(&self) -> Vec<(String, String)> {
+        named_types(&self.schema())
+    }
+
+    /// Returns the columns with the values of the first `most` rows, as Python values.
+    fn columns<'py>(&self, py: Python<'py>, most: usize) -> PyResult<Vec<(String, Bound<'py, PyList>)>> {
         let schema = self.schema();
-        let columns: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-        format!("Table({} rows, {columns:?})", self.__len__())
+        let columns = schema.fields().iter().enumerate().map(|(index, field)| {
+            let values = PyList::empty(py);
+            for batch in &self.0 {
+                let rows = (most - values.len()).min(batch.num_rows());
+                for value in list(py, field.name(), &batch.column(index).slice(0, rows))? {
+                    values.append(value)?;
+                }
+            }
+            Ok((field.name().clone(), values))
+        });
+        columns.collect()
     }
 }

@@ -5,7 +5,7 @@ use crate::batch::Batch;
 use crate::errors::{SIGNALS_EVERY, call, config, in_python};
 use crate::process::Own;
 use feedstock::order::{Position, StepSize};
-use feedstock::{Cursor, Next, Rank};
+use feedstock::{Cursor, Next, Rank, SampleId};
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -56,20 +56,15 @@ impl Loader {
         })?;
         let Some((held, slots, waiting)) = state else { return Ok(()) };
         let seconds = since.elapsed().as_secs();
-        let text = match held >= slots {
-            true => format!(
-                "no batch for {seconds} s: all {slots} slots are held by batches, or views of them, that are still \
-                 alive; drop them, copy what you keep, or raise slots with Pipeline.options(slots=...) (on a device: \
-                 raise depth in Pipeline.loader(depth=...))"
-            ),
-            false => {
-                format!("no batch for {seconds} s: {waiting}; {held} of {slots} slots are held by the caller")
-            }
-        };
+        let text =
+            format!("no batch for {seconds} s: {waiting}; {held} of {slots} slots are held by the caller");
         let text = CString::new(text).unwrap_or_default();
         PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, stacklevel)
     }
 }
+
+/// Epoch, step, rank, row.
+type SampleRow = (u64, u64, u32, usize);
 
 /// Sample id, epoch, reason.
 type Skipped = (u64, u64, String);
@@ -187,6 +182,12 @@ impl Loader {
     fn samples_in(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<Vec<Vec<u64>>> {
         let ranks = self.with(py, |loader| loader.samples_in(epoch, step))?;
         Ok(ranks.into_iter().map(|samples| samples.into_iter().map(|sample| sample.0).collect()).collect())
+    }
+
+    /// Returns (epoch, step, rank, row) of each place at which `sample` is delivered in `epoch`.
+    fn places_of(&self, py: Python<'_>, epoch: u64, sample: u64) -> PyResult<Vec<SampleRow>> {
+        let places = self.with(py, |loader| loader.places_of(epoch, SampleId(sample)))?;
+        Ok(places.into_iter().map(|place| (place.epoch, place.step, place.rank, place.row)).collect())
     }
 
     /// Returns the steps of `epoch`; None if it never ends.

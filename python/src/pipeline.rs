@@ -174,7 +174,7 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.epochs(epochs))
     }
 
-    #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, prefetch_bytes = None, decoder_memory = None, row_index_bytes = None, deadline = None))]
+    #[pyo3(signature = (threads = None, slots = None, budget_bytes = None, prefetch_bytes = None, decoder_memory = None, row_index_bytes = None, held_bytes = None, deadline = None))]
     #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn options(
         &self,
@@ -185,6 +185,7 @@ impl Pipeline {
         prefetch_bytes: Option<u64>,
         decoder_memory: Option<u64>,
         row_index_bytes: Option<u64>,
+        held_bytes: Option<u64>,
         deadline: Option<f64>,
     ) -> PyResult<Self> {
         let deadline = deadline.map(Duration::try_from_secs_f64).transpose();
@@ -196,6 +197,7 @@ impl Pipeline {
             pipeline = prefetch_bytes.map_or(pipeline.clone(), |bytes| pipeline.prefetch_bytes(bytes));
             pipeline = decoder_memory.map_or(pipeline.clone(), |bytes| pipeline.decoder_memory(bytes));
             pipeline = row_index_bytes.map_or(pipeline.clone(), |bytes| pipeline.row_index_bytes(bytes));
+            pipeline = held_bytes.map_or(pipeline.clone(), |bytes| pipeline.held_bytes(bytes));
             deadline.map_or(pipeline.clone(), |deadline| pipeline.deadline(deadline))
         })
     }
@@ -216,6 +218,14 @@ impl Pipeline {
     fn spec(&self, py: Python<'_>) -> PyResult<String> {
         let spec = self.0.get(py)?.spec();
         serde_json::to_string(&spec).map_err(|e| config(py, format!("cannot write the recipe: {e}")))
+    }
+
+    /// Describes what one rank does, as JSON.
+    fn describe(&self, py: Python<'_>, rank: u32, world_size: u32) -> PyResult<String> {
+        let pipeline = self.0.get(py)?.clone();
+        let described = call_long(py, move || pipeline.describe(Rank::new(rank, world_size)))?;
+        serde_json::to_string(&described)
+            .map_err(|e| exception(py, "InternalError", format!("the report cannot be written as JSON: {e}")))
     }
 
     /// Measures how well the order shuffles, and returns the report as JSON.

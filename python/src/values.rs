@@ -30,9 +30,14 @@ pub(crate) fn list<'py>(py: Python<'py>, name: &str, array: &ArrayRef) -> PyResu
                 array.as_binary::<i32>().iter().map(|value| value.map(|value| PyBytes::new(py, value)));
             PyList::new(py, bytes.collect::<Vec<_>>())
         }
-        DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
-            list(py, name, &cast_to(&DataType::Binary)?)
+        DataType::BinaryView => {
+            let values = array.as_binary_view().iter();
+            PyList::new(
+                py,
+                values.map(|value| value.map(|value| PyBytes::new(py, value))).collect::<Vec<_>>(),
+            )
         }
+        DataType::LargeBinary | DataType::FixedSizeBinary(_) => list(py, name, &cast_to(&DataType::Binary)?),
         DataType::UInt64 => PyList::new(py, array.as_primitive::<UInt64Type>().iter()),
         data_type if data_type.is_integer() => {
             PyList::new(py, cast_to(&DataType::Int64)?.as_primitive::<Int64Type>().iter())

@@ -47,9 +47,11 @@ def _documented() -> Iterator[tuple[str, str]]:
                 continue
             yield name, inspect.getdoc(value) or ""
             if inspect.isclass(value) and value.__module__.startswith("feedstock"):
-                for member, inside in vars(value).items():
-                    if not member.startswith("_"):
-                        inside = getattr(inside, "__func__", inside)
+                for member in dir(value):
+                    inside = inspect.getattr_static(value, member)
+                    inside = getattr(inside, "__func__", getattr(inside, "fget", inside))
+                    source = getattr(inside, "__module__", None) or ""
+                    if not member.startswith("_") and source.startswith("feedstock"):
                         yield f"{name}.{member}", inspect.getdoc(inside) or ""
 
 

@@ -680,19 +680,6 @@ def test_other_threads_run_while_one_waits(data):
     assert len(got) == 1
 
 
-def test_hoarding_is_told_and_then_an_error(data):
-    loader = data.columns(["label"]).batch(2).options(slots=2, deadline=13.0).loader()
-    batches = iter(loader)
-    hoard = two_of(batches)
-    with (
-        pytest.warns(UserWarning, match="all 2 slots are held"),
-        pytest.raises(fs.RetryableError, match="slots are held"),
-    ):
-        next(batches)
-    hoard.clear()
-    assert next(iter(loader)).position == 4  # nothing was lost
-
-
 def test_a_dropped_loader_gives_its_memory_back(data):
     """Each loader holds 4 slots of 19 MB while it lives, so 15 leaked ones would take more than a gigabyte."""
 

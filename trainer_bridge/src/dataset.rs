@@ -7,6 +7,7 @@ use feedstock_dataset::{AudioProbe, Catalog, OpenOptions, Plan, SampleId, Shuffl
 use feedstock_ingest::{RawBatches, RawOptions};
 use feedstock_ops::ChainSpec;
 use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header, unsupported_codec};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Reads the duration of an audio clip, and the codec if it is not decoded, from its header. [`Dataset::open`] uses it for data
@@ -225,6 +226,15 @@ impl Dataset {
     /// `BadConfig` for an invalid query, with DataFusion's message and the columns; storage's errors.
     pub async fn sql(&self, query: &str) -> Result<Vec<RecordBatch>> {
         self.0.sql(query).await
+    }
+
+    /// Reads the selected samples with these numbers, undecoded, in catalog order. Blocks. See
+    /// [`feedstock_dataset::Dataset::rows`].
+    ///
+    /// # Errors
+    /// Storage's errors.
+    pub fn rows(&self, numbers: Range<u64>) -> Result<RecordBatch> {
+        futures::executor::block_on(self.0.rows(numbers))
     }
 
     /// Computes the order of all epochs. See [`feedstock_dataset::Dataset::plan`].

@@ -69,11 +69,12 @@ pub use feedstock_device::tensor::{DeviceTensor, StreamHandle, use_address_on};
 pub use feedstock_device::{Element, Place};
 pub use feedstock_ingest::{Error, ErrorKind, Local, Result, SampleContext, Workers};
 pub use ledger::Ledger;
-pub use loader::{Loader, OnChange};
+pub use loader::{Loader, OnChange, SamplePlace};
 pub use next::Next;
 pub use nulls::{NullValue, Nulls};
 pub use numbers::Numbers;
 pub use pipeline::Pipeline;
+pub use pipeline::describe::{DescribedColumn, DescribedMap, DescribedMemory, Description};
 pub use pipeline::simulate::{
     Alternative, Bottleneck, Forecast, Prices, SimulateOptions, SimulatedWorkers, Simulation,
 };

@@ -193,6 +193,7 @@ impl RankBuilder {
         };
         let settings = Settings {
             slots: pipeline.slots,
+            held_bytes: pipeline.held_bytes,
             on_error: pipeline.on_error,
             deadline: pipeline.deadline,
             ops,

@@ -123,7 +123,7 @@ impl Assembler {
         });
         let warned = warned.collect();
         let placed = slot.finish(&sources)?;
-        let lease = Arc::new(Lease::new(slot, self.home.clone()));
+        let lease = Arc::new(Lease::new(slot, columns.get_array_memory_size(), self.home.clone()));
         let tensors: Vec<Tensor> = self
             .columns
             .iter()

@@ -15,7 +15,7 @@ use feedstock_base::PAGE_BYTES;
 use feedstock_ingest::{Destination, Offers, RowBuffers, RowMemory, RowSlab};
 use feedstock_ops::{RaggedRow, TensorSpec};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The number of steps of a slot after which its padded memory is compared with their needs. That is rare enough that freeing
@@ -179,6 +179,11 @@ impl Slot {
         self.rows.ragged(row?, column)
     }
 
+    /// Returns the bytes of its memory.
+    fn bytes(&self) -> usize {
+        self.rows.memory().size().saturating_add(self.padded.size())
+    }
+
     fn memory(&self, part: SlotPart) -> &Arc<Memory> {
         match part {
             SlotPart::Fixed => self.rows.memory(),
@@ -207,11 +212,11 @@ const LEAST_SLOTS: usize = 2;
 /// Makes `slots` slots with room for `rows` rows, or fewer if no more memory can be page-locked.
 pub(crate) fn make_slots(
     columns: &Arc<[Column]>,
+    buffers: &Arc<RowBuffers>,
     allocator: &Allocator,
     rows: usize,
     slots: usize,
 ) -> Result<Vec<Slot>> {
-    let buffers = Arc::new(RowBuffers::default());
     let mut made = Vec::with_capacity(slots);
     for number in 0..slots {
         match Slot::new(columns.clone(), buffers.clone(), allocator.clone(), rows) {
@@ -237,13 +242,22 @@ pub(crate) fn make_slots(
 pub(crate) struct Home {
     offers: OnceLock<Offers<Slot>>,
     leased: AtomicUsize,
+    leased_bytes: AtomicU64,
+    /// Slots that were added for a caller that keeps its batches. The same number of slots is freed when batches return.
+    added: AtomicUsize,
     /// The process that runs it. After `fork`, its child has copies of the batches but not the threads.
     process: u32,
 }
 
 impl Default for Home {
     fn default() -> Self {
-        Self { offers: OnceLock::new(), leased: AtomicUsize::new(0), process: std::process::id() }
+        Self {
+            offers: OnceLock::new(),
+            leased: AtomicUsize::new(0),
+            leased_bytes: AtomicU64::new(0),
+            added: AtomicUsize::new(0),
+            process: std::process::id(),
+        }
     }
 }
 
@@ -263,18 +277,46 @@ impl Home {
     pub(crate) fn leased(&self) -> usize {
         self.leased.load(Ordering::Acquire)
     }
+
+    /// Offers a slot in addition to those that the run began with. When a slot returns, it or another one is freed.
+    pub(crate) fn add(&self, slot: Slot) {
+        self.added.fetch_add(1, Ordering::AcqRel);
+        self.offer(slot);
+    }
+
+    /// Returns the number of slots that were added and not freed yet.
+    pub(crate) fn added(&self) -> usize {
+        self.added.load(Ordering::Acquire)
+    }
+
+    /// Takes a slot back from a batch that was dropped.
+    fn take_back(&self, slot: Slot) {
+        let one_less = |added: usize| added.checked_sub(1);
+        if self.added.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_err() {
+            self.offer(slot);
+        }
+    }
+
+    /// Returns the bytes of these batches.
+    pub(crate) fn leased_bytes(&self) -> u64 {
+        self.leased_bytes.load(Ordering::Acquire)
+    }
 }
 
 /// A finished slot. Dropping the last handle frees it.
 pub(crate) struct Lease {
     slot: Option<Slot>,
+    bytes: u64,
     home: Arc<Home>,
 }
 
 impl Lease {
-    pub(crate) fn new(slot: Slot, home: Arc<Home>) -> Self {
+    /// Leases a slot to a batch whose unmapped columns take `column_bytes` bytes.
+    pub(crate) fn new(slot: Slot, column_bytes: usize, home: Arc<Home>) -> Self {
+        let bytes = slot.bytes().saturating_add(column_bytes) as u64;
         home.leased.fetch_add(1, Ordering::AcqRel);
-        Self { slot: Some(slot), home }
+        home.leased_bytes.fetch_add(bytes, Ordering::AcqRel);
+        Self { slot: Some(slot), bytes, home }
     }
 
     /// Returns the address of byte `offset` in a part of the finished slot.
@@ -292,8 +334,9 @@ impl Drop for Lease {
             return;
         }
         self.home.leased.fetch_sub(1, Ordering::AcqRel);
+        self.home.leased_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         if let Some(slot) = self.slot.take() {
-            self.home.offer(slot);
+            self.home.take_back(slot);
         }
     }
 }
@@ -335,7 +378,7 @@ mod tests {
             placed.iter().map(|p| (p.part, p.offset)).collect::<Vec<_>>(),
             [(SlotPart::Fixed, 0), (SlotPart::Fixed, 4096)]
         );
-        let lease = Lease::new(slot, Arc::default());
+        let lease = Lease::new(slot, 0, Arc::default());
         // SAFETY: all rows are written and no task is left.
         let first = unsafe { std::slice::from_raw_parts(lease.at(SlotPart::Fixed, 0).as_ptr(), 15) };
         assert_eq!(first, [2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2]);
@@ -346,7 +389,7 @@ mod tests {
     fn a_forked_child_leaves_its_copies_of_batches_alone() {
         let of_parent = Home { process: std::process::id() + 1, ..Home::default() };
         let home = Arc::new(of_parent);
-        drop(Lease::new(slot(vec![bytes(5)], 1).unwrap(), home.clone()));
+        drop(Lease::new(slot(vec![bytes(5)], 1).unwrap(), 7, home.clone()));
         assert_eq!((home.leased(), Arc::strong_count(&home)), (1, 2));
     }
 

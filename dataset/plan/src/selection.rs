@@ -9,6 +9,7 @@
 //! ```
 
 use crate::sample_set::SampleSet;
+use arrow_buffer::bit_iterator::BitIndexIterator;
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use feedstock_base::SampleId;
 use std::ops::Range;
@@ -238,6 +239,29 @@ impl Selection {
     /// Whether the sample with this id is kept.
     pub fn contains(&self, sample: SampleId) -> bool {
         self.bits.value(index(sample.0))
+    }
+
+    /// Returns the draws with these numbers: the samples, in catalog order, each as often as it is drawn.
+    ///
+    /// ```
+    /// use feedstock_base::SampleId;
+    /// use feedstock_plan::Selection;
+    ///
+    /// let blocks = [0, 2, 4];
+    /// let kept = Selection::from_bools(vec![true, false, true, true].into(), &blocks);
+    /// assert_eq!(kept.range(1..9).collect::<Vec<_>>(), [SampleId(2), SampleId(3)]);
+    /// assert_eq!(kept.repeated(vec![2, 0, 3], &blocks).range(1..3).collect::<Vec<_>>(), [SampleId(0), SampleId(3)]);
+    /// ```
+    pub fn range(&self, numbers: Range<u64>) -> Box<dyn Iterator<Item = SampleId> + '_> {
+        let start = numbers.start.min(self.len());
+        let count = index(numbers.end.min(self.len()).saturating_sub(start));
+        if self.is_repeated() || count == 0 {
+            return Box::new(self.draws().skip(index(start)).take(count));
+        }
+        let from = index(self.nth_from(0, start));
+        let kept =
+            BitIndexIterator::new(self.bits.inner(), self.bits.offset() + from, self.bits.len() - from);
+        Box::new(kept.take(count).map(move |at| SampleId((from + at) as u64)))
     }
 
     /// Returns a hash of the kept samples, and of how often they are drawn.

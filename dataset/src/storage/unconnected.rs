@@ -68,7 +68,7 @@ fn is_permanent(error: &rustls::Error) -> bool {
     matches!(error, E::InvalidCertificate(_) | E::InvalidMessage(InvalidMessage::InvalidContentType))
 }
 
-/// What to change, where the message of the error does not tell.
+/// What to change, where the message of the error does not state it.
 fn advice(error: &rustls::Error) -> &'static str {
     use rustls::{CertificateError, Error as E, InvalidMessage};
     match error {

@@ -22,14 +22,18 @@ Adapters: ``feedstock.torch``, ``feedstock.lightning``, ``feedstock.huggingface`
 from typing import TYPE_CHECKING
 
 from feedstock._dataset import Dataset, DatasetOptions
+from feedstock._description import Description
 from feedstock._device import record_stream
-from feedstock._feedstock import Batch, Table, Tensor, __version__
+from feedstock._feedstock import Batch, Tensor, __version__
 from feedstock._joint import JointColumn, image, mask
 from feedstock._loader import Loader
 from feedstock._options import LoaderOptions
 from feedstock._pipeline import Pipeline
+from feedstock._position import SamplePlace
+from feedstock._preview import Preview
 from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport
 from feedstock._rows.spec import TensorSpec, tensor
+from feedstock._table import Table
 from feedstock._workers import Workers, WorkerSource
 from feedstock.errors import (
     ConfigError,
@@ -100,6 +104,7 @@ __all__ = [
     "Dataset",
     "DatasetOptions",
     "DeniedError",
+    "Description",
     "FeedstockError",
     "Finish",
     "ForkError",
@@ -113,8 +118,10 @@ __all__ = [
     "MixupCutmix",
     "Op",
     "Pipeline",
+    "Preview",
     "RetryableError",
     "SampleError",
+    "SamplePlace",
     "SkipReport",
     "Table",
     "Tensor",

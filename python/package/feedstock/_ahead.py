@@ -41,8 +41,8 @@ _COUNTED = 0.5
 # Seconds that close() waits for functions that are running.
 _CLOSE = 10.0
 
-# The line that a warning about a long wait names: above next() here, Loader._next and the iterator.
-_STACKLEVEL = 4
+# The line that a warning about a long wait names: above next() here, Loader._take, Loader._next and the iterator.
+_STACKLEVEL = 5
 
 # A value between two stages. The next stage removes it from the list, so that a future does not keep the value alive.
 _Box = list[Any]
@@ -174,6 +174,7 @@ class Ahead:
         # Every thread of every function has a batch, and one result waits.
         self.depth = sum(function.threads for function in functions) + 1
         self.ordinal: int | None = None  # of the CUDA device that the batches are on
+        self.place: tuple[int, int] = (0, 0)  # (epoch, position) of the last result
 
     def next(self, native: _feedstock.Loader) -> Any:
         """Returns the next result; raises StopIteration at the epoch's end."""
@@ -193,6 +194,7 @@ class Ahead:
         if self._deliver is not None:
             self._deliver(self._pending[0].place)
         done = self._pending.popleft()
+        self.place = done.place
         result = done.last.result().pop()
         if done.stream is not None and (now := _device.consumer_stream(self.ordinal)) != done.stream:
             now.wait_stream(done.stream)  # the caller has changed the stream meanwhile

@@ -20,12 +20,15 @@ from feedstock._check import (
     whole,
     whole_or_none,
 )
+from feedstock._looking import Looking
 from feedstock._pipeline import Pipeline
 from feedstock._progress import Progress, reporter
+from feedstock._table import Table
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from feedstock._joint import JointColumn
+    from feedstock._steps import FromOutput
     from feedstock.ops import Op
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,22 +53,25 @@ class DatasetOptions(TypedDict, total=False):
 
 
 def _begins(method: Callable[..., Pipeline]) -> Callable[[F], F]:
-    """Decorates a method of ``Dataset`` that makes a pipeline and calls the method of ``Pipeline``, whose signature and
-    documentation it has. The decorated function only declares the signature for type checkers."""
+    """Decorates a method of ``Dataset`` that makes a pipeline and calls the method of ``Pipeline``, which has the same
+    parameters. Documentation is that of ``Pipeline``; the decorated function declares the signature for type checkers.
+    """
 
     def decorate(declared: F) -> F:
-        assert str(inspect.signature(declared)) == str(inspect.signature(method)), method
+        signature = inspect.signature(declared)
+        assert str(signature.parameters) == str(inspect.signature(method).parameters), method
 
         @functools.wraps(method)
         def begun(self: Dataset, /, *args: Any, **keywords: Any) -> Pipeline:
             return method(self.pipeline(), *args, **keywords)
 
+        begun.__signature__ = signature  # type: ignore[attr-defined]
         return begun  # type: ignore[return-value]
 
     return decorate
 
 
-class Dataset:
+class Dataset(Looking):
     """Opens a data set in object storage or on disk, and selects samples and columns.
 
     The first opening lists the objects and builds a catalog, which is stored. Later openings compare a catalog of up to
@@ -428,16 +434,16 @@ class Dataset:
         """
         self._native.publish_catalog(os.fspath(folder))
 
-    def sql(self, query: str) -> _feedstock.Table:
+    def sql(self, query: str) -> Table:
         """Runs a query over the table ``catalog``, which has all samples, regardless of filters.
 
         Args:
             query: For example ``"select label, count(*) from catalog group by label"``.
 
         Returns:
-            A table for ``pyarrow.table(result)`` or ``polars.DataFrame(result)``.
+            A table. It prints, has ``rows()``, and goes to ``pyarrow.table(result)`` and ``polars.DataFrame(result)``.
         """
-        return self._native.sql(text("query", query))
+        return Table(self._native.sql(text("query", query)))
 
     def doctor(
         self,
@@ -501,7 +507,7 @@ class Dataset:
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,
-    ) -> Pipeline:
+    ) -> Pipeline[FromOutput]:
         raise NotImplementedError
 
     @_begins(Pipeline.shuffle)
@@ -514,7 +520,7 @@ class Dataset:
         full: bool = False,
         shuffle_bytes: int | None = None,
         piece: int | None = None,
-    ) -> Pipeline:
+    ) -> Pipeline[FromOutput]:
         raise NotImplementedError
 
     @_begins(Pipeline.batch)
@@ -527,10 +533,10 @@ class Dataset:
         global_total: float | None = None,
         max_rows: int | None = None,
         tail: Literal["drop", "pad"] = "drop",
-    ) -> Pipeline:
+    ) -> Pipeline[FromOutput]:
         raise NotImplementedError
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self) -> Pipeline[FromOutput]:
         """Returns a pipeline over this data set: not shuffled, no column mapped, batches of one sample."""
         return Pipeline(self)
 

@@ -6,35 +6,48 @@ import atexit
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from feedstock._agreement import Agreement
 from feedstock._batches import Batches
 from feedstock._check import batch_sizes, whole
-from feedstock._device import current_stream, import_torch, imported_torch
+from feedstock._device import consumer_stream, current_stream, import_torch, imported_torch, record_stream
 from feedstock._options import LoaderOptions, documents_loader_options, takes_loader_options
-from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport, skip_report, warning_report
-from feedstock._rows.steps import RowSteps, ahead_of, compare, row_steps
+from feedstock._position import Position
+from feedstock._reporting import Reports
+from feedstock._rows.steps import ahead_of, compare, row_steps
 from feedstock._setup import check, set_up
 from feedstock._workers import source_of
 from feedstock.errors import ConfigError, FeedstockError
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    import typing_extensions
+    from typing_extensions import Self, Unpack
 
     from feedstock import _feedstock
     from feedstock._pipeline import Pipeline
 
+    # What iterating yields.
+    B = typing_extensions.TypeVar("B", default=Any)
+else:
+    B = TypeVar("B")
+
 _STATE_VERSION = 1
 
-# The line that a warning about a long wait names: above Loader._next and the iterator.
-_STACKLEVEL = 3
+# The line that a warning about a long wait names: above Loader._take, Loader._next and the iterator.
+_STACKLEVEL = 4
+
+
+class _Peeked(NamedTuple):
+    """A batch that ``peek`` returned, and that is still to be delivered."""
+
+    place: tuple[int, int]  # (epoch, position)
+    batch: Any
+    stream: Any  # torch's current stream when it was taken; None in host memory
 
 
 @documents_loader_options
-class Loader:
+class Loader(Position, Reports, Generic[B]):
     """Iterates over one rank's batches. Made by ``Pipeline.loader``.
 
     A loader is a plain iterable with ``len()``, ``set_epoch``, ``state_dict`` and ``load_state_dict``. Iterating yields
@@ -70,14 +83,14 @@ class Loader:
 
     @takes_loader_options()
     def __init__(
-        self, pipeline: Pipeline, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
+        self, pipeline: Pipeline[Any], rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
     ) -> None:
         check(options, has_functions=bool(pipeline._functions))
         self.pipeline = pipeline
         self.output = options["output"]
         self.restart: bool = options["restart"]
         world_size = whole("world_size", world_size, 1)
-        self._rows: RowSteps | None = row_steps(
+        self._rows = row_steps(
             pipeline._functions, pipeline._steps, self.output, pipeline._native, world_size
         )
         self._ahead = ahead_of(pipeline._functions, self._rows, self._convert)
@@ -99,18 +112,21 @@ class Loader:
             )
         self._placed = True  # by load_state_dict, seek or set_epoch, and not moved from since
         self._taken: tuple[int, int] | None = None  # (epoch, position) of a batch on its way to the caller
+        self._peeked: _Peeked | None = None
+        self._ends_first = False  # the epoch's end was found before the peeked batch, and not reported
+        self._finished = None
         self._iterations = 0
         self._resized: dict[str, float | None] = {}  # the batch size that reconfigure was given last
-        # Statistics and ledger of a run whose memory was released.
-        self._last_run: tuple[LoaderStats, Ledger | None] = ({}, None)
+        self._last_run = {}, None
         self._agreement = Agreement() if world_size > 1 else None  # until all ranks agree
         _live.add(self)
         if source is not None:
             source.watch(self)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         """Returns an iterator over the rest of the epoch, or the next one. It invalidates earlier iterators."""
-        if self._ahead is None or self._ahead.is_empty():
+        self._ends_first = False
+        if self._peeked is None and (self._ahead is None or self._ahead.is_empty()):
             self._forget()  # an epoch's end that was not requested
             self._native.begin_epoch()
         if self.restart and not self._placed and self.position > 0:
@@ -123,19 +139,71 @@ class Loader:
         if self._agreement is not None and self._agreement.before_batch(self):
             self._agreement = None
         self._placed = False
+        if self._ends_first:
+            self._ends_first = False
+            raise StopIteration
+        if self._peeked is None:
+            return self._take().batch
+        self._native.share()  # raises ForkError in a forked child, where the batch is the parent's
+        peeked, self._peeked, self._finished = self._peeked, None, None
+        if peeked.stream is not None and (now := consumer_stream(self._ordinal)) != peeked.stream:
+            now.wait_stream(peeked.stream)  # the caller has changed the stream meanwhile
+            record_stream(peeked.batch, now)
+        return peeked.batch
+
+    def peek(self) -> B | None:
+        """Returns the next batch without delivering it: the iteration yields the same object next.
+
+        The position and ``state_dict`` do not change, and peeking again returns the same batch. Changes that you make
+        to its arrays are in the batch that the iteration yields. Until then it holds a slot, and ``ledger`` counts it.
+        A loader with ``restart=True`` yields it only to an iteration that has begun; a new one begins an epoch.
+
+        Returns:
+            The batch in the form of ``output``, after functions of ``map_python``; None after the last epoch.
+
+        Raises:
+            ConfigError: The loader has fixed addresses (``static=True``): peeking would overwrite the batch in use.
+
+        Example:
+            >>> loader = fs.Dataset(images).batch(4).loader()
+            >>> first = loader.peek()
+            >>> loader.position, next(iter(loader)) is first, loader.position
+            (0, True, 4)
+        """
+        if self._static:
+            raise ConfigError(
+                "peek needs a second batch in memory, which static=True excludes; leave out static"
+            )
+        self._native.share()  # raises ForkError in a forked child, where a peeked batch is the parent's
+        if self._peeked is None:
+            finished = self._ledger()
+            try:
+                self._peeked = self._take()
+            except StopIteration:
+                self._ends_first, self._finished = True, finished
+                try:
+                    self._peeked = self._take()
+                except StopIteration:
+                    return None
+        batch: B = self._peeked.batch
+        return batch
+
+    def _take(self) -> _Peeked:
+        """Waits for the next batch; raises StopIteration at an epoch's end."""
         try:
             if self.output == "torch" and imported_torch() is None:
                 self._native.start_prefetch()
                 import_torch()  # takes seconds, in which threads decode
             if self._ahead is not None:
-                return self._ahead.next(self._native)
+                result = self._ahead.next(self._native)
+                return _Peeked(self._ahead.place, result, consumer_stream(self._ordinal))
             batch = self._native.next(_STACKLEVEL, current_stream(self._ordinal) if self._static else None)
             if batch is None:
                 raise StopIteration
             self._taken = (batch.epoch, batch.position)
-            converted = self._convert(batch)
+            taken = _Peeked(self._taken, self._convert(batch), consumer_stream(self._ordinal))
             self._taken = None
-            return converted
+            return taken
         except StopIteration:
             raise
         except BaseException:
@@ -148,59 +216,6 @@ class Loader:
         if self.output == "numpy":
             return batch.numpy(ids=True)
         return batch.torch(ids=True) if self.output == "torch" else batch
-
-    def __len__(self) -> int:
-        """Returns the steps of the whole current epoch, the same on all ranks.
-
-        Epochs have the same number of steps, unless a total bounds the batches.
-
-        Raises:
-            TypeError: The data set is a mix with ``stop="never"``, whose epoch does not end.
-        """
-        steps = self._native.steps_in(self.epoch)
-        if steps is None:
-            raise TypeError("a mix that never stops has no length")
-        return steps
-
-    @property
-    def steps_left(self) -> int:
-        """The number of steps from here to the end of the current epoch."""
-        epoch, position, _ = self._state()
-        steps = self._native.steps_after(epoch, position)
-        if steps is None:
-            raise TypeError("a mix that never stops has no length")
-        return steps
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch."""
-        return self._state()[0]
-
-    @property
-    def position(self) -> int:
-        """The global position of the next batch: the number of samples of the epoch that all ranks have delivered."""
-        return self._state()[1]
-
-    @property
-    def rank(self) -> int:
-        """This process's rank in the data-parallel group."""
-        return self._native.share()[0]
-
-    @property
-    def world_size(self) -> int:
-        """The number of ranks in the data-parallel group."""
-        return self._native.share()[1]
-
-    @property
-    def global_batch_size(self) -> int | None:
-        """Rows of a step over all ranks; None if a total bounds the batches."""
-        return self._native.share()[2]
-
-    @property
-    def batch_size(self) -> int | None:
-        """Rows of this rank's batches; None if a total bounds them."""
-        rank, world_size, rows = self._native.share()
-        return None if rows is None else rows // world_size + (rank < rows % world_size)
 
     @property
     def _step_shape(self) -> dict[str, Any]:
@@ -231,7 +246,7 @@ class Loader:
                 self._native.set_epoch(epoch)  # keeps the position; an error if there is no such epoch
             return
         self._discard()
-        self._placed = True
+        self._placed, self._ends_first = True, False
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position after the last delivered batch: a dict of a few hundred bytes, JSON-serializable.
@@ -289,7 +304,7 @@ class Loader:
             )
         self._go(state_dict["cursor"], on_change)
         compare(state_dict.get("map_rows"), [] if self._rows is None else self._rows.identities)
-        self._placed = True
+        self._placed, self._ends_first = True, False
 
     def seek(self, step: int) -> None:
         """Goes to a step of the current epoch.
@@ -299,21 +314,7 @@ class Loader:
         """
         self._native.seek(self.epoch, whole("step", step))
         self._discard()
-        self._placed = True
-
-    def samples_in(self, step: int, epoch: int | None = None) -> list[np.ndarray[Any, np.dtype[np.uint64]]]:
-        """Returns the sample ids of a step, without reading it.
-
-        Args:
-            step: The step, at least 0.
-            epoch: Its epoch; default: the current one.
-
-        Returns:
-            One array for each rank: uint64 [rows].
-        """
-        of = self.epoch if epoch is None else whole("epoch", epoch)
-        ranks = self._native.samples_in(of, whole("step", step))
-        return [np.asarray(samples, dtype=np.uint64) for samples in ranks]
+        self._placed, self._ends_first = True, False
 
     def reconfigure(
         self,
@@ -368,62 +369,6 @@ class Loader:
         """
         self._native.start_prefetch()
 
-    def stats(self) -> LoaderStats:
-        """Returns counters of the current run; an empty dict before anything runs.
-
-        Among them are samples, steps, bytes fetched, seconds in ops and in storage, and slots held.
-
-        - ``waited_seconds``: the time that the caller waited for batches. ``waited_map_python_seconds``: the part of it
-          in which functions of ``map_python`` and ``map_rows`` ran. More workers reduce only the rest.
-        - ``hedges``: how often rows of a slow worker were also requested from another one. ``hedged_samples``: the
-          number of these rows. Both are 0 while no worker is slow.
-        """
-        return self._native.stats() or self._last_run[0]
-
-    def ledger(self) -> Ledger | None:
-        """Returns the proof of exactly-once delivery for the current epoch, or the one that just ended.
-
-        It covers the batches since the loader started or was last moved.
-
-        Returns:
-            ``epoch``; ``planned`` and ``delivered``, the samples of this rank; ``padded`` and ``substituted`` rows;
-            ``digest_planned`` and ``digest_delivered``; and ``exact``, which is true if both agree. None before
-            anything runs, and after ``close``.
-        """
-        return self._ledger() or self._last_run[1]
-
-    def _ledger(self) -> Ledger | None:
-        ledger = self._native.ledger()
-        return ledger if self._rows is None else self._rows.ledger(ledger)
-
-    def skip_report(self) -> SkipReport:
-        """Returns the samples that ``on_error("skip")`` skipped.
-
-        Returns:
-            ``count``; and ``samples``, the first 8,192 as dicts of ``sample_id``, ``epoch`` and ``reason``.
-        """
-        report = skip_report(*self._native.skip_report())
-        return report if self._rows is None else self._rows.report(report)
-
-    def warning_report(self) -> WarningReport:
-        """Returns the decoders' warnings about samples that were delivered.
-
-        Kinds of warnings:
-
-        - ``"end_unknown"``: the container does not state where the audio ends, so a missing end is not noticed.
-        - ``"later_streams"``: the Ogg file is a chain of streams, of which the first was decoded.
-        - ``"damaged_data"``: some pixels of the image may be wrong. nvJPEG decodes its share without warnings.
-
-        Returns:
-            ``counts``, the number of samples by kind; and ``samples``, the first 8,192 as dicts of ``sample_id``,
-            ``epoch`` and ``kinds``.
-        """
-        return warning_report(*self._native.warning_report())
-
-    def padding_share(self, output: str) -> float | None:
-        """Returns the share of tensor ``output`` that was padding so far, 0 to 1; None if its rows have one length."""
-        return self._native.padding_share(output)
-
     def close(self) -> None:
         """Stops reading and decoding, and frees all memory except that of batches that are still held.
 
@@ -437,7 +382,7 @@ class Loader:
     def _release(self) -> None:
         """Does the same as ``close``, but keeps the statistics and the ledger."""
         stats = self._native.stats()
-        last_run = (stats, self._ledger()) if stats else self._last_run
+        last_run = (stats, self._finished or self._ledger()) if stats else self._last_run
         if self._undelivered() is not None:
             self._go(self._state()[2])
         try:
@@ -447,7 +392,7 @@ class Loader:
             self._native.stop()
             self._last_run = last_run
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -471,13 +416,15 @@ class Loader:
 
     def _undelivered(self) -> tuple[int, int] | None:
         """Returns (epoch, position) of the first batch that came from the library and did not reach the caller."""
+        if self._peeked is not None:
+            return self._peeked.place
         return self._taken if self._ahead is None else self._ahead.first()
 
     def _go(self, cursor: str, on_change: str = "error") -> None:
         self._native.load_state(cursor, on_change)
         self._discard()  # only now: a move that fails must lose nothing
 
-    def _take_over(self, former: Loader) -> None:
+    def _take_over(self, former: Loader[Any]) -> None:
         """Continues where ``former`` is, with its batch size, and closes it. Its iterators end with an error."""
         sizes = {name: size for name, size in former._resized.items() if size is not None}
         if sizes:
@@ -502,12 +449,13 @@ class Loader:
 
     def _forget(self) -> None:
         self._taken = None
+        self._peeked = self._finished = None
         self._last_run = {}, None
         if self._ahead is not None:
             self._ahead.clear()
 
 
-_live: weakref.WeakSet[Loader] = weakref.WeakSet()
+_live: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()
 
 
 @atexit.register

@@ -16,16 +16,25 @@ if TYPE_CHECKING:
 Output = Literal["batch", "numpy", "torch"]
 
 
-class SharedOptions(TypedDict, total=False):
-    """The options that loaders of training and of evaluation may share; see ``LoaderOptions``."""
-
+class _CommonOptions(TypedDict, total=False):
     workers: WorkersLike | None
-    output: Output
     device: Any
     finish: Mapping[str, Finish] | None
     depth: int
     static: bool
     nvjpeg: float
+
+
+class OptionsWithoutOutput(_CommonOptions, total=False):
+    """``LoaderOptions`` without ``output``, for functions whose result has another type for each ``output``."""
+
+    restart: bool
+
+
+class SharedOptions(_CommonOptions, total=False):
+    """The options that loaders of training and of evaluation may share; see ``LoaderOptions``."""
+
+    output: Output
 
 
 class LoaderOptions(SharedOptions, total=False):

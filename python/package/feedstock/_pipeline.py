@@ -2,61 +2,51 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 
 from feedstock._check import batch_sizes, number, one_of, real, seconds, text, whole, whole_or_none
+from feedstock._forecasts import Forecasts, function_text
 from feedstock._joint import JointColumn, joint_chains
 from feedstock._loader import Loader
 from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
+from feedstock._order import Order
 from feedstock._pickles import named_arguments
+from feedstock._preview import Preview, image_layouts, preview
 from feedstock._rows.function import RowFunction, row_function
 from feedstock._rows.spec import TensorSpec
-from feedstock._simulation import Simulation, simulation_arguments
+from feedstock._steps import FromOutput, Functions, R
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
-    from feedstock import _feedstock
     from feedstock._dataset import Dataset
+    from feedstock._feedstock import Batch
+    from feedstock._options import OptionsWithoutOutput
 
-#: A method of the native pipeline, and its arguments.
-_Step = tuple[str, dict[str, Any]]
-#: Functions of ``map_rows``, then those of ``map_python`` with their threads.
-_Functions = tuple[RowFunction | tuple[Callable[[Any], Any], int | None], ...]
+T = TypeVar("T")
 
 
-class Pipeline:
+class Pipeline(Order[R], Forecasts[R]):
     """A data set, the ops on its columns, an order, and batches. Made by ``Dataset.map``, ``.shuffle`` or ``.batch``.
 
     Immutable: every method returns a new pipeline. Pipelines that were made from one another share threads. Picklable
     if its Python functions are: the pickle is a recipe, and unpickling opens the data set again.
     """
 
+    dataset: Dataset
+
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
         self._native = dataset._native.pipeline()
-        self._steps: tuple[_Step, ...] = ()
-        self._functions: _Functions = ()
-
-    def _with(self, method: str, **arguments: Any) -> Pipeline:
-        native = getattr(self._native, method)(**arguments)
-        return self._changed(native, (*self._steps, (method, arguments)), self._functions)
-
-    def _changed(
-        self, native: _feedstock.Pipeline, steps: tuple[_Step, ...], functions: _Functions
-    ) -> Pipeline:
-        pipeline = Pipeline.__new__(Pipeline)
-        pipeline.dataset, pipeline._native = self.dataset, native
-        pipeline._steps, pipeline._functions = steps, functions
-        return pipeline
+        self._steps = ()
+        self._functions = ()
 
     def map(
         self,
@@ -65,7 +55,7 @@ class Pipeline:
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,
-    ) -> Pipeline:
+    ) -> Self:
         """Runs the encoded bytes or text of ``column`` through ops, sample by sample, on the pipeline's threads.
 
         One column may be mapped several times, to different outputs. Unmapped columns are passed on unchanged.
@@ -115,7 +105,7 @@ class Pipeline:
 
     def _map_jointly(
         self, columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]], key: str | None
-    ) -> Pipeline:
+    ) -> Self:
         chains = joint_chains(columns, ops)
         joint = "+".join(chains)
         mapped = {arguments["column"] for method, arguments in self._steps if method == "map"}
@@ -144,7 +134,7 @@ class Pipeline:
         num_workers: int | None = None,
         timeout: float | None = None,
         version: str = "",
-    ) -> Pipeline:
+    ) -> Self:
         """Runs ``fn(row, rng)`` on every sample, in processes of this machine, after all maps.
 
         The loader needs ``output="numpy"`` or ``"torch"`` and batches in host memory. Columns that ``fn`` returns are
@@ -193,7 +183,7 @@ class Pipeline:
         added = row_function(fn, inputs, outputs, executor, num_workers, timeout, version)
         return self._changed(self._native, self._steps, (*self._functions, added))
 
-    def map_python(self, fn: Callable[[Any], Any], *, num_threads: int | None = None) -> Pipeline:
+    def map_python(self, fn: Callable[[Any], T], *, num_threads: int | None = None) -> Pipeline[T]:
         """Runs ``fn(batch)`` on every batch in this process; the loader yields the results, in order.
 
         Each function has a separate thread pool. With one thread, ``fn`` runs on one batch at a time, in order. Of
@@ -213,125 +203,10 @@ class Pipeline:
         if not callable(fn):
             raise TypeError(f"fn must be a function of a batch; got {fn!r}")
         num_threads = whole_or_none("num_threads", num_threads, 1)
-        return self._changed(self._native, self._steps, (*self._functions, (fn, num_threads)))
+        added = (*self._functions, (fn, num_threads))
+        return cast("Pipeline[T]", self._changed(self._native, self._steps, added))
 
-    def shuffle(
-        self,
-        seed: int = 0,
-        *,
-        window: int | None = None,
-        lanes: int | None = None,
-        full: bool = False,
-        shuffle_bytes: int | None = None,
-        piece: int | None = None,
-    ) -> Pipeline:
-        """Shuffles every epoch anew, as a pure function of (data set, seed, epoch).
-
-        What is permuted depends on how the data set is stored, so that the shuffle is as good as reads allow:
-
-        - folders and manifests, and on local disks tars, Arrow IPC and Parquet with a page for each sample: every
-          sample (a full shuffle);
-        - these on object storage, except folders: pieces of about 256 KiB, then samples inside windows of 256 MiB;
-        - Parquet with pages of a few samples, without a filter: whole pages, then samples inside windows of 256 MiB,
-          or of 512 MiB if a page has more than 256 KiB;
-        - other Parquet and compressed Arrow IPC: blocks, then samples inside windows of 512 MiB.
-
-        With ``window``, it is blocks for all of them, unless ``piece`` is set. A loaded state keeps the order that it
-        was saved with.
-
-        Args:
-            seed: At least 0; default 0. Also seeds the ops' random numbers, unless ``seed()`` sets another seed.
-            window: Samples in a window, over all ranks; default: by ``shuffle_bytes``.
-            shuffle_bytes: Encoded bytes of the samples in a window, over all ranks; default 256 MiB for pieces, 512 MiB
-                for blocks and large pages. Larger windows mix better and take more memory.
-            piece: Consecutive samples that stay together until they are shuffled inside a window, at least 1. Smaller
-                pieces mix better and take more requests.
-            lanes: Strands of the order that ranks divide among themselves; default: up to 64. For large jobs, set a
-                multiple of the largest planned world size.
-            full: ``True`` draws every sample independently, for storage with fast random reads; default ``False``.
-        """
-        windowed = {"window": window, "shuffle_bytes": shuffle_bytes, "piece": piece}
-        given = [name for name, value in windowed.items() if value is not None]
-        if full and given:
-            raise ConfigError(f"{given[0]} has no effect with full=True; leave out one of them")
-        if window is not None and shuffle_bytes is not None:
-            raise ConfigError("window and shuffle_bytes both set the size of a window; leave out one of them")
-        return self._with(
-            "shuffle",
-            kind="full" if full else "window",
-            seed=whole("seed", seed),
-            window=whole_or_none("window", window, 1),
-            lanes=whole_or_none("lanes", lanes, 1),
-            shuffle_bytes=whole_or_none("shuffle_bytes", shuffle_bytes, 1),
-            piece=whole_or_none("piece", piece, 1),
-        )
-
-    def seed(self, seed: int) -> Pipeline:
-        """Seeds the ops' random numbers; default: the seed of ``shuffle``."""
-        return self._with("seed", seed=whole("seed", seed))
-
-    def bucket_by(self, column: str, *, window: int | None = None) -> Pipeline:
-        """Puts samples of similar length into one batch.
-
-        Inside each window, samples are sorted by length and cut into global batches; then the batches are shuffled. At
-        a step, all ranks get the same bucket. All ranks take the same number of steps.
-
-        Args:
-            column: A numeric column of the catalog, such as ``"duration"``.
-            window: Samples in a window; default: that of ``shuffle``.
-        """
-        return self._with(
-            "bucket_by", column=text("column", column), window=whole_or_none("window", window, 1)
-        )
-
-    def lengths_from(self, column: str) -> Pipeline:
-        """Sets the numeric column of lengths for batches that a total bounds, if they are not bucketed."""
-        return self._with("lengths_from", column=text("column", column))
-
-    def batch(
-        self,
-        batch_size: int | None = None,
-        *,
-        global_batch_size: int | None = None,
-        total: float | None = None,
-        global_total: float | None = None,
-        max_rows: int | None = None,
-        tail: Literal["drop", "pad"] = "drop",
-    ) -> Pipeline:
-        """Sets the batch size, by exactly one of the first four arguments.
-
-        Args:
-            batch_size: Rows for each rank, at least 1.
-            global_batch_size: Rows over all ranks; the ranks' shares differ by at most one row.
-            total: Bounds rows × longest length for each rank, in the unit of the column of lengths (seconds, frames,
-                tokens). See ``bucket_by`` and ``lengths_from``.
-            global_total: The same bound over all ranks: the same global batches for any world size.
-            max_rows: The most rows that a total may collect; default 1,024 for each rank, 65,536 over all.
-            tail: The epoch's last, incomplete global batch. ``"drop"`` (default) leaves it out. ``"pad"`` fills it with
-                samples from the epoch's start, marked False in ``batch.valid``, so that evaluation counts each sample
-                once.
-
-        Raises:
-            ConfigError: None or several of the sizes are given, or one is not valid.
-
-        Example:
-            >>> data = fs.Dataset(images)  # 8 samples
-            >>> [batch.num_rows for batch in data.batch(3).loader()]
-            [3, 3]
-            >>> [int(batch.valid.sum()) for batch in data.batch(3, tail="pad").loader()]
-            [3, 3, 2]
-        """
-        one_of("tail", tail, ("drop", "pad"))
-        sizes = batch_sizes(
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            total=total,
-            global_total=global_total,
-            max_rows=max_rows,
-        )
-        return self._with("batch", sizes=sizes, tail=tail)
-
-    def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Pipeline:
+    def on_error(self, policy: Literal["raise", "skip"], *, max_fraction: float = 0.01) -> Self:
         """Sets what happens to samples that cannot be decoded, or on which a function of ``map_rows`` fails.
 
         Args:
@@ -352,7 +227,7 @@ class Pipeline:
         share = real("max_fraction", max_fraction, "0.0 to 1.0", lambda number: 0.0 <= number <= 1.0)
         return self._with("on_error", policy=policy, max_fraction=share)
 
-    def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Pipeline:
+    def nulls(self, nulls: NullsOf | Mapping[str, NullsOf]) -> Self:
         """Sets what missing values become in columns of numbers or flags: the same form in every batch.
 
         Without a setting, a column is a list in every batch if statistics prove nulls: the null counts of Parquet
@@ -380,7 +255,7 @@ class Pipeline:
             changed = changed._with("nulls", column=column, to=plain_nulls(to))
         return changed
 
-    def epochs(self, epochs: int) -> Pipeline:
+    def epochs(self, epochs: int) -> Self:
         """Ends after this number of epochs, at least 1, so that later ones are not prefetched; default: no end."""
         return self._with("epochs", epochs=whole("epochs", epochs, 1))
 
@@ -393,8 +268,9 @@ class Pipeline:
         prefetch_bytes: int | None = None,
         decoder_memory: int | None = None,
         row_index_bytes: int | None = None,
+        held_bytes: int | None = None,
         deadline: float | None = None,
-    ) -> Pipeline:
+    ) -> Self:
         """Bounds threads, memory and waiting.
 
         The memory of a loader is at most ``budget_bytes`` + slots + 200 MB + ``threads`` × ``decoder_memory``. With
@@ -420,6 +296,10 @@ class Pipeline:
             row_index_bytes: Bytes that the process keeps to remember where the rows of baseline JPEGs begin, so that
                 crops are decoded faster from the second epoch on; 0 remembers nothing. Default 64 MiB, enough for some
                 240,000 images of 500 × 375 pixels. The loaders of a process share them; the largest number counts.
+            held_bytes: Bytes of batches that a caller may keep beyond ``slots``, as ``list(loader)`` does; default
+                1 GiB. If the caller has waited for a batch for a second while it holds all slots, slots are added,
+                with one warning in the log, and freed when batches are dropped. If the limit leaves no room for
+                another batch, or the batches are on a device, the wait ends with ConfigError. 0: none are added.
             deadline: Seconds until waiting for a batch becomes an error that states the reason; default 300.
 
         Raises:
@@ -439,13 +319,44 @@ class Pipeline:
             "prefetch_bytes": whole_or_none("prefetch_bytes", prefetch_bytes),
             "decoder_memory": whole_or_none("decoder_memory", decoder_memory),
             "row_index_bytes": whole_or_none("row_index_bytes", row_index_bytes),
+            "held_bytes": whole_or_none("held_bytes", held_bytes),
             "deadline": None if deadline is None else seconds("deadline", deadline),
         }
         given = {name: value for name, value in options.items() if value is not None}
         return self._with("options", **given) if given else self
 
+    @overload
+    def loader(
+        self: Pipeline[FromOutput],
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        output: Literal["batch"] = "batch",
+        **options: Unpack[OptionsWithoutOutput],
+    ) -> Loader[Batch]: ...
+
+    @overload
+    def loader(
+        self: Pipeline[FromOutput],
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        output: Literal["numpy", "torch"],
+        **options: Unpack[OptionsWithoutOutput],
+    ) -> Loader[dict[str, Any]]: ...
+
+    @overload
+    def loader(
+        self: Pipeline[FromOutput], rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
+    ) -> Loader[Any]: ...
+
+    @overload
+    def loader(
+        self: Pipeline[T], rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]
+    ) -> Loader[T]: ...
+
     @takes_loader_options()
-    def loader(self, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]) -> Loader:
+    def loader(self, rank: int = 0, world_size: int = 1, **options: Unpack[LoaderOptions]) -> Loader[Any]:
         """Makes the loader of one rank. ``feedstock.torch.loader`` takes rank and world size from torch.
 
         Args:
@@ -466,113 +377,39 @@ class Pipeline:
         """
         return Loader(self, rank, world_size, **options)
 
-    def shuffle_quality(
-        self, world_size: int = 1, *, labels: str | None = None, epoch: int = 0
-    ) -> dict[str, Any]:
-        """Measures how well the order shuffles, compared with a full shuffle, and what an epoch reads.
+    def show(self, samples: int = 16, *, epoch: int = 0) -> Preview:
+        """Runs the first samples of an epoch through the ops, and shows their images as the model gets them.
 
-        Up to 64 steps of the real order are sampled, so this takes seconds for any number of samples. Only the labels
-        of sampled samples are read.
+        The images are those of the first batches of a loader of one rank. Stored images without a map are shown, too.
+        Functions of ``map_rows`` run; those of ``map_python`` do not. A sample that cannot be used is shown with the
+        reason. With ``bucket_by``, they are the first samples of the order in batches of one.
 
         Args:
-            world_size: Ranks; default 1.
-            labels: A column of texts or integers. Default: ``label``, ``class``, ``labels`` or a column with class
-                names, if there is one; without one, nothing is stated about labels.
+            samples: Samples to show, at least 1; default 16.
             epoch: The epoch; default 0.
 
         Returns:
-            ``why_blocks`` (why the default permutes blocks of this data set, and what changes that; else None),
-            ``order``, ``full_shuffle``, and ``half_window`` and ``twice_window`` (None without a window). Each has:
-
-            - ``global_batch`` and ``rank_batch``: ``labels`` (different labels in a batch), ``entropy_bits``, and
-              ``entropy_ratio`` to a full shuffle's batches of the same size. None without labels.
-            - ``same_shard_pairs``: the share of the pairs of samples in a global batch that come from one shard.
-            - ``displacement``: mean |position − rank in the catalog| ÷ samples; 1/3 for a full shuffle.
-            - ``reads``: ``rank_requests``, ``rank_bytes``, ``requests``, ``bytes`` of an epoch without caches, and
-              ``readers``, the mean number of ranks that read a block or a piece.
-            - ``shuffle`` (in words), ``window``, ``window_bytes``, ``lanes``.
-
-            Also ``label_column``, ``sampled_steps``, ``labelled_steps``, ``global_batch``, ``epoch``, ``world_size``.
-            ``feedstock plan URI --summary --json`` prints the same.
+            A page for notebooks; ``save(path)`` writes it to a file.
 
         Raises:
-            ConfigError: The column or a number is not valid, batches do not fit the data set, or a global batch has
-                more than 262,144 samples.
+            ConfigError: No column has images.
 
         Example:
-            >>> quality = fs.Dataset(images).shuffle(seed=7).batch(global_batch_size=4).shuffle_quality(world_size=2)
-            >>> quality["sampled_steps"], quality["label_column"], quality["order"]["reads"]["readers"]
-            (2, 'label', 2.0)
+            >>> pipeline = fs.Dataset(images).map("image", fs.decode_image(), fs.random_resized_crop(32))
+            >>> len(pipeline.shuffle(seed=7).show(4))
+            4
         """
-        world_size = whole("world_size", world_size, 1)
-        report = self._native.shuffle_quality(world_size, whole("epoch", epoch), labels)
-        return dict(json.loads(report))
-
-    def simulate(
-        self,
-        world_size: int = 1,
-        *,
-        threads: int | None = None,
-        decode_ms: float = 3.0,
-        step_ms: float = 0.0,
-        store: str | None = None,
-        network_gbit: float | None = None,
-        concurrency: int = 128,
-        workers: int | None = None,
-        worker_threads: int = 16,
-        price_per_1000_requests: float = 0.0004,
-        price_per_gb: float = 0.0,
-        epoch: int = 0,
-    ) -> Simulation:
-        """Forecasts rate, waiting, requests, bytes, memory and costs of a job, without reading its data.
-
-        The order, the prefetching and the memory budget are those of a real run. The store, the CPU threads and the
-        trainer are models under a virtual clock. Workers and devices of this pipeline do not matter.
-
-        Args:
-            world_size: Ranks; default 1.
-            threads: CPU threads of each rank. Default: those of ``options(threads=…)``, else of this machine.
-            decode_ms: Milliseconds that a thread takes for a sample; default 3, a photograph.
-            step_ms: Milliseconds that the trainer takes for a step; default 0.
-            store: How the store answers: ``s3`` (27 ms), ``express`` (5 ms), ``far`` (150 ms) or ``local``. Default:
-                ``local`` for local data, else ``s3``.
-            network_gbit: Gigabits per second of each rank's network; default no limit.
-            concurrency: Requests of a rank or worker under way at once; default 128.
-            workers: Workers that decode for all ranks. Default: none, the ranks decode.
-            worker_threads: CPU threads of each worker; default 16.
-            price_per_1000_requests: Dollars for 1,000 GET requests; default 0.0004.
-            price_per_gb: Dollars for 10⁹ bytes read; default 0.
-            epoch: The epoch; default 0.
-
-        Returns:
-            ``forecast`` with ``samples_per_s`` (of all ranks), ``waiting_share``, ``first_batch_s``, ``requests``,
-            ``bytes``, ``memory_bytes``, ``dollars`` and ``bottleneck`` among others; ``alternatives``, each a
-            ``change`` of one setting and its ``forecast``; ``steps``, ``samples``, ``simulated_steps``,
-            ``simulated_ranks``, ``epoch``, ``world_size``. ``feedstock simulate URI --json`` prints the same.
-
-        Raises:
-            ConfigError: A number or the store is not valid, or batches do not fit the data set or the budget.
-
-        Example:
-            >>> pipeline = fs.Dataset(images).shuffle(seed=7).batch(global_batch_size=4)
-            >>> pipeline.simulate(store="far")["forecast"]["first_batch_s"] > 0.05
-            True
-        """
-        given = simulation_arguments(
-            world_size=world_size,
-            epoch=epoch,
-            threads=threads,
-            store=store,
-            network_gbit=network_gbit,
-            concurrency=concurrency,
-            workers=workers,
-            worker_threads=worker_threads,
-            decode_ms=decode_ms,
-            step_ms=step_ms,
-            price_per_1000_requests=price_per_1000_requests,
-            price_per_gb=price_per_gb,
-        )
-        return cast("Simulation", json.loads(self._native.simulate(given)))
+        samples, epoch = whole("samples", samples, 1), whole("epoch", epoch)
+        alone = self._with("batch", sizes=batch_sizes(global_batch_size=1), tail="drop")
+        alone = alone._with("on_error", policy="skip", max_fraction=1.0)
+        described = alone.describe()
+        layouts = image_layouts(described)
+        names = {one.name: self.dataset.class_names(one.name) for one in described.columns}
+        functions = tuple(one for one in self._functions if isinstance(one, RowFunction))
+        loader: Loader[Any] = Loader(alone._changed(alone._native, alone._steps, functions), output="numpy")
+        with loader:
+            loader.set_epoch(epoch)
+            return preview(described.uri, layouts, names, loader, samples)
 
     def spec(self) -> str:
         """Returns the recipe as JSON: which samples, ops and order.
@@ -601,10 +438,7 @@ class Pipeline:
 
     def __repr__(self) -> str:
         steps = [f".{method}({_shown(arguments)})" for method, arguments in self._steps]
-        steps += [
-            f".{one}" if isinstance(one, RowFunction) else f".map_python({one[0]!r})"
-            for one in self._functions
-        ]
+        steps += [f".{function_text(one)}" for one in self._functions]
         return f"Pipeline({self.dataset!r}){''.join(steps)}"
 
 
@@ -615,7 +449,7 @@ def _shown(arguments: Mapping[str, Any]) -> str:
     )
 
 
-def _rebuild(dataset: Dataset, steps: Iterable[tuple[str, Any]], functions: _Functions) -> Pipeline:
+def _rebuild(dataset: Dataset, steps: Iterable[tuple[str, Any]], functions: Functions) -> Pipeline:
     pipeline = Pipeline(dataset)
     for method, arguments in steps:
         named = named_arguments(method, arguments) if isinstance(arguments, tuple) else arguments

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 import torch.distributed as dist
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from typing_extensions import Unpack
 
-    from feedstock import Loader, Pipeline
+    from feedstock import Batch, Loader, Pipeline
+    from feedstock._options import OptionsWithoutOutput
+    from feedstock._steps import FromOutput
 
 __all__ = ["DATA_DIMS", "MODEL_DIMS", "Coordinates", "coordinates", "loader"]
 
@@ -99,16 +101,69 @@ def coordinates(
     return _in_environment()
 
 
-@takes_loader_options(output="torch")
+_T = TypeVar("_T")
+
+
+@overload
 def loader(
-    pipeline: Pipeline,
+    pipeline: Pipeline[FromOutput],
+    mesh: DeviceMesh | None = None,
+    *,
+    group: ProcessGroup | None = None,
+    data_dims: str | Sequence[str] | None = None,
+    compare_timeout: float = TIMEOUT_SECONDS,
+    output: Literal["torch", "numpy"] = "torch",
+    **options: Unpack[OptionsWithoutOutput],
+) -> Loader[dict[str, Any]]: ...
+
+
+@overload
+def loader(
+    pipeline: Pipeline[FromOutput],
+    mesh: DeviceMesh | None = None,
+    *,
+    group: ProcessGroup | None = None,
+    data_dims: str | Sequence[str] | None = None,
+    compare_timeout: float = TIMEOUT_SECONDS,
+    output: Literal["batch"],
+    **options: Unpack[OptionsWithoutOutput],
+) -> Loader[Batch]: ...
+
+
+@overload
+def loader(
+    pipeline: Pipeline[FromOutput],
     mesh: DeviceMesh | None = None,
     *,
     group: ProcessGroup | None = None,
     data_dims: str | Sequence[str] | None = None,
     compare_timeout: float = TIMEOUT_SECONDS,
     **options: Unpack[LoaderOptions],
-) -> Loader:
+) -> Loader[Any]: ...
+
+
+@overload
+def loader(
+    pipeline: Pipeline[_T],
+    mesh: DeviceMesh | None = None,
+    *,
+    group: ProcessGroup | None = None,
+    data_dims: str | Sequence[str] | None = None,
+    compare_timeout: float = TIMEOUT_SECONDS,
+    **options: Unpack[LoaderOptions],
+) -> Loader[_T]: ...
+
+
+@takes_loader_options(output="torch")
+def loader(
+    pipeline: Pipeline[Any],
+    mesh: DeviceMesh | None = None,
+    *,
+    group: ProcessGroup | None = None,
+    data_dims: str | Sequence[str] | None = None,
+    compare_timeout: float = TIMEOUT_SECONDS,
+    **options: Unpack[LoaderOptions],
+) -> Loader[Any]:
     """Makes the loader of this process's data-parallel rank. The default of `output` is `"torch"`.
 
     Call it after `init_process_group` or `init_device_mesh`; it makes no collective call. Every process must describe

@@ -10,6 +10,7 @@ mod load_state;
 mod steps;
 
 pub use load_state::OnChange;
+pub use steps::SamplePlace;
 
 use crate::batch_size::BatchSize;
 use crate::ledger::Ledger;

@@ -2,7 +2,21 @@
 
 use super::Loader;
 use crate::{Error, ErrorKind, Result};
-use feedstock_dataset::{Cursor, Position, Rank, SampleId, StepShape, StepSize};
+use feedstock_dataset::{Cursor, Extent, Position, Rank, SampleId, StepShape, StepSize};
+use std::collections::BTreeMap;
+
+/// A row of a batch: where a sample is delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SamplePlace {
+    /// The epoch.
+    pub epoch: u64,
+    /// The step in the epoch.
+    pub step: u64,
+    /// The rank that gets it.
+    pub rank: u32,
+    /// The row in the rank's batch.
+    pub row: usize,
+}
 
 impl Loader {
     /// Returns the sample ids of every rank's batch at step `step` of `epoch`, including padding.
@@ -39,6 +53,86 @@ impl Loader {
             .map(|shape| order.step(position, &shape).map_or(Vec::new(), |step| step.rows))
             .map(|rows| rows.iter().map(|row| row.sample).collect())
             .collect())
+    }
+
+    /// Returns where `sample` is delivered in `epoch`, by step: at most once, except in a mix whose parts repeat. Nothing is read. If a
+    /// total bounds batches, the steps up to the last place are walked, which takes about 0.2 µs per sample.
+    ///
+    /// It is empty if a filter leaves the sample out, and if the sample is in the incomplete last step that is dropped. Rows that only
+    /// pad a last step are left out. Of a mix without end, it is the place in the first pass over the sample's part.
+    ///
+    /// ```
+    /// use feedstock_dataset::{Rank, SampleId, Shuffle};
+    /// use feedstock_trainer_bridge::{BatchSize, Dataset};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.columns(&["label"])?.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(4));
+    /// let loader = pipeline.loader(Rank::new(0, 2))?;
+    /// let place = loader.places_of(3, SampleId(11))?[0]; // in epoch 3
+    /// let ranks = loader.samples_in(3, place.step)?;
+    /// assert_eq!(ranks[place.rank as usize][place.row], SampleId(11));
+    /// let error = loader.places_of(0, SampleId(16)).unwrap_err();
+    /// assert_eq!(error.message(), "sample 16 does not exist: ids of this data set are 0 to 15");
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `BadConfig` for a sample that the data set does not have.
+    pub fn places_of(&self, epoch: u64, sample: SampleId) -> Result<Vec<SamplePlace>> {
+        let catalog = self.pipeline.dataset().catalog();
+        if sample.0 >= catalog.samples() {
+            let last = catalog.samples().saturating_sub(1);
+            let message = format!(
+                "sample {sample} does not exist: ids of this data set are 0 to {last}",
+                sample = sample.0
+            );
+            return Err(Error::config(message));
+        }
+        if self.is_over(epoch) {
+            return Ok(Vec::new());
+        }
+        let mut order = self.plan.epoch(epoch);
+        let alone = Extent::new(catalog.block_of(sample), sample.0..sample.0 + 1);
+        let mut positions = order.positions_of(alone).into_iter().peekable();
+        // By step, its start and the positions of the sample in it.
+        let mut steps: BTreeMap<u64, (Position, Vec<Position>)> = BTreeMap::new();
+        match self.shape.size {
+            StepSize::Rows(rows) => {
+                for position in positions {
+                    let step = position.0 / rows;
+                    steps.entry(step).or_insert((Position(step * rows), Vec::new())).1.push(position);
+                }
+            }
+            StepSize::Total { .. } => {
+                let mut walked = order.clone();
+                for (number, step) in (0..).zip(walked.steps(Position(0), &self.shape)) {
+                    while let Some(position) = positions.next_if(|position| *position < step.next) {
+                        steps.entry(number).or_insert((step.position, Vec::new())).1.push(position);
+                    }
+                    if positions.peek().is_none() {
+                        break;
+                    }
+                }
+            }
+        }
+        let mut places = Vec::new();
+        for (step, (start, positions)) in steps {
+            for rank in 0..self.rank.world_size {
+                let shape = StepShape { rank: Rank::new(rank, self.rank.world_size), ..self.shape };
+                let rows = order.step(start, &shape).map_or(Vec::new(), |step| step.rows);
+                let own = rows.iter().enumerate();
+                let own = own.filter(|(_, row)| row.valid && positions.contains(&row.position));
+                places.extend(own.map(|(row, _)| SamplePlace { epoch, step, rank, row }));
+            }
+        }
+        Ok(places)
     }
 
     pub(super) fn position_of(&self, epoch: u64, step: u64) -> Result<Position> {

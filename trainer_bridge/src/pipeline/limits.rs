@@ -37,6 +37,39 @@ impl Pipeline {
         self.slots
     }
 
+    /// Limits the bytes of batches that a caller may keep beyond [`slots`](Self::slots). Default 1 GiB; with 0, none.
+    ///
+    /// A caller that has waited for a batch for a second while it holds all [`slots`](Self::slots) keeps its batches, as
+    /// `collect()` does. Half as many slots are added then, and again whenever it holds all of them, with one warning in the log.
+    /// Added slots are freed when batches are dropped. If the limit has no room for another batch of the mean size, waiting for a
+    /// second ends with an error (`BadConfig`), after which the caller may drop batches and go on. With a device, nothing is added,
+    /// and the same wait ends with that error.
+    ///
+    /// ```
+    /// use feedstock_dataset::Rank;
+    /// use feedstock_trainer_bridge::{Batch, BatchSize, Dataset, Result};
+    ///
+    /// # use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+    /// # images.write(folder.path(), &mut |_| {}).unwrap();
+    /// # let uri = folder.path().to_str().unwrap();
+    /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
+    /// let dataset = futures::executor::block_on(Dataset::open_with(uri, options))?; // 16 images with labels
+    /// let pipeline = dataset.batch(BatchSize::per_rank(2)).epochs(1); // 8 batches, and 4 slots
+    /// let all: Vec<Batch> = pipeline.rank(Rank::new(0, 1)).start()?.collect::<Result<_>>()?;
+    /// assert_eq!(all.len(), 8);
+    /// let error = pipeline.held_bytes(0).rank(Rank::new(0, 1)).start()?.collect::<Result<Vec<Batch>>>().unwrap_err();
+    /// assert!(error.message().contains("all 4 slots are held"));
+    /// # Ok::<(), feedstock_trainer_bridge::Error>(())
+    /// ```
+    #[must_use]
+    pub fn held_bytes(mut self, bytes: u64) -> Self {
+        self.held_bytes = bytes;
+        self
+    }
+
     /// Limits the CPU threads that work for this pipeline at once, at least 1. All its ranks in this process share them. They
     /// belong to the process's only pool, which has the number of threads of its largest pipeline. Default: the CPUs that the
     /// process may use (affinity, cgroup quota), divided by the environment's `LOCAL_WORLD_SIZE`. A different number starts a

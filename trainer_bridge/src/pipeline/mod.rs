@@ -1,6 +1,7 @@
 //! The description of a pipeline: everything except the rank and the position to start from.
 
 mod compiled;
+pub(crate) mod describe;
 mod lengths;
 mod limits;
 mod quality;
@@ -18,6 +19,9 @@ use std::time::Duration;
 
 /// 2 ready, 1 being written, 1 with the caller.
 const SLOTS: usize = 4;
+
+/// Batches of an evaluation that a program collects: 1,700 batches of 64 × 10,000 scores as f32.
+const HELD_BYTES: u64 = 1 << 30;
 
 /// Twice the default shuffle window: the window's blocks, those that cross its edges, and reads ahead.
 const BUDGET_BYTES: u64 = 1 << 30;
@@ -40,6 +44,7 @@ pub struct Pipeline {
     nulls: NullSettings,
     pub(crate) epochs: Option<u64>,
     pub(crate) slots: usize,
+    pub(crate) held_bytes: u64,
     pub(crate) threads: Option<usize>,
     pub(crate) budget_bytes: u64,
     pub(crate) prefetch_bytes: u64,
@@ -61,6 +66,7 @@ impl Pipeline {
             nulls: NullSettings::default(),
             epochs: None,
             slots: SLOTS,
+            held_bytes: HELD_BYTES,
             threads: None,
             budget_bytes: BUDGET_BYTES,
             prefetch_bytes: PREFETCH_BYTES,

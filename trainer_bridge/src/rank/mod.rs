@@ -1,6 +1,8 @@
 //! The rank's iterator: batches in step order, epoch by epoch, and the state to resume from.
 
+mod growth;
 mod report;
+mod waits;
 
 pub use report::RankStats;
 
@@ -15,8 +17,9 @@ use crate::staging::{BatchRoute, Stage};
 use crate::warnings::WarningReport;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan, Position, StepShape, StepSize};
-use feedstock_ingest::{Job, Popped, Ready, Run, Sink, Waiting};
+use feedstock_ingest::{Job, Popped, Ready, RowBuffers, Run, Sink, Waiting};
 use futures::Stream;
+use growth::Growth;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,7 +37,7 @@ const ENDLESS_GRACE: u64 = 10_000;
 ///
 /// It yields the batches of one epoch, then `None`. Iterating again continues with the next epoch. Every rank yields the same
 /// number of batches. An error ends the epoch: it is yielded once, then `None`, and again if iterated again. Only after a
-/// wait past the deadline can the batch still come.
+/// wait past the deadline, or with all batches held, can the batch still come.
 ///
 /// ```
 /// use feedstock_dataset::Rank;
@@ -80,6 +83,7 @@ pub struct RankIterator {
     on_error: OnError,
     skipped_before: (u64, u64),
     slots: usize,
+    growth: Growth,
     deadline: Duration,
     waited: Duration,
     /// The part of the caller's waits that [`add_function_wait`](Self::add_function_wait) recorded.
@@ -111,6 +115,8 @@ enum Settled {
 /// The settings of its pipeline that a rank needs.
 pub(crate) struct Settings {
     pub(crate) slots: usize,
+    /// Bytes of batches that the caller may keep in added slots.
+    pub(crate) held_bytes: u64,
     pub(crate) on_error: OnError,
     pub(crate) deadline: Duration,
     /// The hash of the chains, stored in cursors.
@@ -129,7 +135,7 @@ impl RankIterator {
         route: BatchRoute,
         run: impl FnOnce(Job, Arc<dyn Sink<Slot>>) -> Result<Run<Slot>>,
     ) -> Result<Self> {
-        let Settings { slots, on_error, deadline, ops, skipped, .. } = *settings;
+        let Settings { slots, held_bytes, on_error, deadline, ops, skipped, .. } = *settings;
         let columns: Arc<[Column]> = columns.into();
         let home = Arc::new(Home::default());
         let assembler = Arc::new(Assembler {
@@ -152,12 +158,15 @@ impl RankIterator {
         })?;
         let BatchRoute { allocator, stage } = route;
         // Make all slots before offering any: page-locked memory may not suffice for this number.
-        let made = make_slots(&columns, &allocator, rows, slots)?;
+        let buffers = Arc::new(RowBuffers::default());
+        let made = make_slots(&columns, &buffers, &allocator, rows, slots)?;
         let slots = made.len();
         let run = run(job, assembler.clone() as Arc<dyn Sink<Slot>>)?;
         home.open(run.offers());
         made.into_iter().for_each(|slot| home.offer(slot));
         let stage = stage.map(|(opened, work)| Stage::start(assembler.clone(), opened, work)).transpose()?;
+        let padding = vec![(0, 0); columns.len()];
+        let growth = Growth { columns, buffers, allocator, rows, held_bytes, since: None, has_grown: false };
         Ok(Self {
             stage,
             run,
@@ -173,10 +182,11 @@ impl RankIterator {
             phase: Phase::Batches,
             skips: SkipReport::default(),
             warnings: WarningReport::default(),
-            padding: vec![(0, 0); columns.len()],
+            padding,
             on_error,
             skipped_before: skipped,
             slots,
+            growth,
             deadline,
             waited: Duration::ZERO,
             waited_for_functions: Duration::ZERO,
@@ -272,30 +282,15 @@ impl RankIterator {
     /// ```
     ///
     /// # Errors
-    /// As the iterator's.
+    /// As the iterator's. After a wait past the deadline, and after one with all batches held and no room for more
+    /// (`BadConfig`), the next call goes on.
     pub fn next_within(&mut self, timeout: Duration) -> Result<Next> {
         match self.settled() {
             Some(Settled::EpochEnd) => return Ok(Next::EpochEnd),
             Some(Settled::Failed(error)) => return Err(error),
             None => {}
         }
-        let begun = Instant::now();
-        let left = self.deadline.saturating_sub(self.waiting);
-        let popped = self.ready().pop(left.min(timeout));
-        self.waiting += begun.elapsed();
-        match popped {
-            Popped::TimedOut if self.waiting < self.deadline => {
-                if self.waiting >= SLOW_WAIT {
-                    self.warn_of_slow_wait();
-                }
-                Ok(Next::Pending)
-            }
-            Popped::TimedOut => {
-                self.waited += std::mem::take(&mut self.waiting);
-                Err(self.overdue()) // not final: the batch may still come
-            }
-            popped => self.taken(popped),
-        }
+        self.wait(timeout)
     }
 
     /// As [`next_within`](Self::next_within), for a caller that takes batches ahead while its own functions run on earlier
@@ -412,36 +407,6 @@ impl RankIterator {
         self.has_warned_of_slow_wait = false;
         let batch = result.and_then(|assembled| self.deliver(assembled));
         batch.or_else(|error| self.fail(error))
-    }
-
-    fn overdue(&self) -> Error {
-        let RankStats { held, slots, .. } = self.stats();
-        let advice = match held >= slots {
-            true if self.stage.as_ref().is_some_and(|stage| stage.lent().is_some()) => format!(
-                "all {slots} device buffers are held by batches that were not dropped; drop them or raise the depth"
-            ),
-            true => {
-                format!(
-                    "all {slots} slots are held by batches that were not dropped; drop them or raise slots"
-                )
-            }
-            false => self.run.waiting().to_string(),
-        };
-        let message = format!(
-            "rank {} waited {:.1} s for the batch at position {} of epoch {}: {advice}",
-            self.shape.rank,
-            self.deadline.as_secs_f64(),
-            self.position,
-            self.epoch
-        );
-        Error::new(ErrorKind::Retryable, message)
-    }
-
-    fn warn_of_slow_wait(&mut self) {
-        if !std::mem::replace(&mut self.has_warned_of_slow_wait, true) {
-            let (waiting, RankStats { held, slots, .. }) = (self.run.waiting(), self.stats());
-            tracing::warn!(rank = %self.shape.rank, held, slots, "no batch for 10 s: {waiting}");
-        }
     }
 }
 

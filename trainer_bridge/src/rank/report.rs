@@ -117,8 +117,11 @@ impl RankIterator {
     pub fn stats(&self) -> RankStats {
         let ready = self.ready().len();
         let lent = self.stage.as_ref().and_then(Stage::lent);
-        let (held, slots) =
-            lent.unwrap_or_else(|| (self.assembler.home.leased().saturating_sub(ready), self.slots));
+        let (held, slots) = lent.unwrap_or_else(|| {
+            let staged = self.stage.as_ref().map_or(0, |_| self.assembler.ready.len());
+            let home = &self.assembler.home;
+            (home.leased().saturating_sub(ready + staged), self.slots + home.added())
+        });
         let waited_for_functions = self.waited_for_functions;
         let waited = self.waited + self.waiting + waited_for_functions;
         RankStats { engine: self.run.stats(), waited, waited_for_functions, ready, held, slots }

@@ -7,7 +7,7 @@ use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{BlockId, Rank, Shuffle, Tail};
 use feedstock_ingest::RawOptions;
 use feedstock_ops::random_resized_crop;
-use feedstock_trainer_bridge::BatchSize;
+use feedstock_trainer_bridge::{BatchSize, ErrorKind};
 use std::time::{Duration, Instant};
 
 const SAMPLES: u64 = 203;
@@ -128,14 +128,15 @@ fn a_small_budget_only_costs_reads() {
 }
 
 #[test]
-fn held_batches_hold_back_and_the_deadline_says_so() {
+fn held_batches_hold_back_and_an_error_names_them() {
     let dir = tempfile::tempdir().unwrap();
     synth(dir.path(), 100);
-    let pipeline = pipeline(open(dir.path()), 10).slots(3).deadline(Duration::from_secs(3));
+    let pipeline = pipeline(open(dir.path()), 10).slots(3).held_bytes(0);
     let mut ranks = pipeline.rank(Rank::new(0, 1)).start().unwrap();
     let mut held: Vec<_> = ranks.by_ref().take(3).map(Result::unwrap).collect();
-    let error = ranks.next().unwrap().unwrap_err().to_string();
-    assert!(error.contains("all 3 slots are held"), "{error}");
+    let error = ranks.next().unwrap().unwrap_err();
+    assert!(error.to_string().contains("all 3 slots are held"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
     let before = held[0]["image"].bytes().to_vec();
     let view = held[0].to_record_batch().unwrap();
     held.remove(0);
@@ -146,6 +147,44 @@ fn held_batches_hold_back_and_the_deadline_says_so() {
     );
     drop(view);
     assert_eq!(ranks.next().unwrap().unwrap().position().0, 30, "a freed slot continues where it stopped");
+}
+
+#[test]
+fn slots_are_added_for_a_caller_that_keeps_its_batches() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 100);
+    let pipeline = pipeline(open(dir.path()), 2).epochs(1);
+    let quiet = run_epochs(&pipeline, 1, 1);
+    let mut ranks = pipeline.clone().slots(3).rank(Rank::new(0, 1)).start().unwrap();
+    let begun = Instant::now();
+    let held: Vec<_> = ranks.by_ref().map(Result::unwrap).collect();
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_eq!((held.len(), ranks.stats().held), (50, 50));
+    let mut delivered = Delivered::default();
+    held.iter().for_each(|batch| delivered.add(batch));
+    assert_eq!(delivered, quiet, "no two batches share memory");
+
+    // A batch of 2 images of 32 × 32 pixels takes two pages, and some bytes for its labels.
+    let limit = 13 * 8_192;
+    let mut ranks = pipeline.slots(3).held_bytes(limit).rank(Rank::new(0, 1)).start().unwrap();
+    let (mut held, mut error) = (Vec::new(), None);
+    for batch in ranks.by_ref() {
+        match batch {
+            Ok(batch) => held.push(batch),
+            Err(failed) => {
+                error = Some(failed);
+                break;
+            }
+        }
+    }
+    let error = error.unwrap();
+    assert_eq!(ranks.stats().slots, held.len());
+    assert!((11..=16).contains(&held.len()), "{}: {error}", held.len());
+    assert!(error.to_string().contains("held_bytes"), "{error}");
+    let last = held.pop().unwrap().next_position();
+    held.clear();
+    assert_eq!(ranks.stats().slots, 3, "added slots are freed");
+    assert_eq!(ranks.next().unwrap().unwrap().position(), last, "a freed slot continues where it stopped");
 }
 
 #[test]
