@@ -19,7 +19,7 @@ pub(crate) fn inflated(text: &str, most: u64) -> Result<Vec<u8>, String> {
     let deflated = STANDARD.decode(text).map_err(|e| e.to_string())?;
     let mut bytes = Vec::new();
     DeflateDecoder::new(deflated.as_slice())
-        .take(most + 1)
+        .take(most.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(|e| e.to_string())?;
     Ok(bytes)
