@@ -177,9 +177,12 @@ impl Recipe {
                 );
                 return Err(Error::new(ErrorKind::BadConfig, message));
             }
-            let is_further = maps.iter().any(|map| map.column == *column);
-            let salt = map.salt(is_further)?;
+            let partner = joint::partner(&self.maps, index)?;
             let along = joint::boxes_of(&self.maps, index)?;
+            // Boxes and keypoints draw what their image draws.
+            let drawn = partner.filter(|_| annotation.is_some()).unwrap_or(index);
+            let is_further = self.maps[..drawn].iter().any(|map| map.column == self.maps[drawn].column);
+            let salt = self.maps[drawn].salt(is_further)?;
             let chain = match (along, annotation) {
                 (Some(boxes), _) => maps[boxes].chain.along(joint::dtype_along(schema, column)?)?,
                 (None, Some(annotation)) => {
@@ -188,7 +191,6 @@ impl Recipe {
                 }
                 (None, None) => ops.compile_with(&resources)?.with_salt(salt),
             };
-            let partner = joint::partner(&self.maps, index)?;
             let (column, output) = (column.clone(), output.clone());
             maps.push(Map { column, output, chain: Arc::new(chain), partner, along });
         }

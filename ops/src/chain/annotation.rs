@@ -103,3 +103,33 @@ impl Chain {
 fn caught<T>(run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
+
+#[cfg(all(test, feature = "image"))]
+mod tests {
+    use super::*;
+    use crate::ChainSpec;
+    use crate::image::{Annotation, BoxFormat, Boxes};
+
+    fn boxes(ops: &str, corners: [f64; 4]) -> Vec<f32> {
+        let annotation = Annotation::Boxes(Boxes::new(BoxFormat::Xyxy));
+        let chain = ChainSpec::parse(ops).unwrap().compile_annotation(&annotation).unwrap();
+        let mut row = RaggedRow::new();
+        let given = NumberList { values: &corners, each: None };
+        chain.annotate(given, [60, 110], SampleSeed::new(7, 0, 0), &mut row).unwrap();
+        row.bytes().as_chunks::<4>().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+    }
+
+    #[test]
+    fn an_op_that_was_not_drawn_cuts_nothing_off() {
+        let outside = [90.0, 10.0, 120.0, 30.0];
+        // As torchvision, whose `RandomZoomOut` with p = 0 and padding to the right leave the box.
+        assert_eq!(boxes("random_zoom_out:0,pad_to:200", outside), [90.0, 10.0, 120.0, 30.0]);
+        assert_eq!(boxes("center_crop:60x110,resize:60x110", outside), [90.0, 10.0, 110.0, 30.0]);
+        assert_eq!(boxes("random_crop:60x110,pad:0/0/0/5", outside), [90.0, 10.0, 110.0, 30.0]);
+    }
+
+    #[test]
+    fn a_colour_of_padding_does_not_concern_boxes() {
+        assert_eq!(boxes("pad:3:fill=1/2/3,resize:66x116", [5.0, 5.0, 9.0, 9.0]), [8.0, 8.0, 12.0, 12.0]);
+    }
+}

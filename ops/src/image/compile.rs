@@ -129,7 +129,7 @@ impl Compiler {
     /// # Errors
     /// `BadConfig` for a colour where the image has one channel.
     pub(crate) fn check_fill(&self, fill: Fill) -> Result<()> {
-        if fill.is_gray() || self.convert.mode.is_rgb() {
+        if fill.is_gray() || self.convert.mode.is_rgb() || self.annotates {
             return Ok(());
         }
         Err(Error::config("fill must be one number for an image of one channel"))

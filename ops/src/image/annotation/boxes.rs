@@ -7,7 +7,7 @@ use super::motion::Motion;
 use crate::number_list::NumberList;
 use feedstock_base::{Error, Result};
 
-/// NumberList of a box.
+/// Numbers of a box.
 const SIDES: usize = 4;
 
 /// Bounding boxes of an image, and which of them the result keeps.
@@ -48,7 +48,7 @@ pub enum BoxFormat {
     Xyxy,
     /// Left, top, width, height, as in COCO.
     Xywh,
-    /// The middle's x and y, width, height, as YOLO's.
+    /// The centre's x and y, width, height, as YOLO's.
     Cxcywh,
 }
 
@@ -156,7 +156,9 @@ impl Boxes {
         let [width, height] = lengths(shown);
         let area = width * height;
         let is_large = width >= self.min_size && height >= self.min_size && area >= self.min_area;
-        (is_large && area >= self.min_visibility * whole_area(whole)).then_some(shown)
+        // Without a least share, the whole area does not count, which a warp may make infinite.
+        let is_visible = self.min_visibility == 0.0 || area >= self.min_visibility * whole_area(whole);
+        (is_large && is_visible).then_some(shown)
     }
 
     fn scaled(&self, sides: [f64; SIDES], size: Size, scale: fn(f64, f64) -> f64) -> [f64; SIDES] {

@@ -7,7 +7,7 @@ use super::motion::{Kind, Motion};
 use crate::number_list::NumberList;
 use feedstock_base::{Error, Result};
 
-/// NumberList of a point in the result: x, y, visibility.
+/// Numbers of a point in the result: x, y, visibility.
 const NUMBERS: usize = 3;
 
 /// Points of an image, with visibilities.
