@@ -16,7 +16,7 @@ const FETCHES: usize = 4;
 
 impl Dataset {
     /// Reads the selected samples with these numbers, in catalog order: number 0 is the first one. Nothing is decoded.
-    /// Numbers from [`len`](Self::len) on are left out. With weights, a sample has as many numbers as it is drawn.
+    /// Numbers from [`len`](Self::len) on are left out. With weights, a sample has a number for each of its draws.
     ///
     /// The columns are `sample_id` (UInt64) and the chosen ones. Of each block, the samples from the first to the last number are
     /// fetched at once.

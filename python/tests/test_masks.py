@@ -337,7 +337,9 @@ def test_doctor_finds_masks_that_a_joint_map_refuses(tmp_path: Path) -> None:
     columns = {column["column"]: column for column in data.doctor(masks=["mask"])["columns"]}
     assert (columns["image"]["refused"], columns["mask"]["refused"]) == (0, 1)
     assert "needs a palette or grey values" in columns["mask"]["refusals"][0]["reason"]
-    with pytest.raises(fs.ConfigError, match="'label' is not a column of images; encoded columns: 'image', 'mask'"):
+    with pytest.raises(
+        fs.ConfigError, match="'label' is not a column of images; encoded columns: 'image', 'mask'"
+    ):
         data.doctor(masks=["label"])
 
 

@@ -241,7 +241,7 @@ impl Selection {
         self.bits.value(index(sample.0))
     }
 
-    /// Returns the draws with these numbers: the samples, in catalog order, each as often as it is drawn.
+    /// Returns the draws with these numbers: the samples, in catalog order, one for each draw.
     ///
     /// ```
     /// use feedstock_base::SampleId;
