@@ -1,4 +1,4 @@
-"""Data sets: opening, selecting, mixing and concatenating them."""
+"""Data sets: opening, mixing and concatenating them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from feedstock import _feedstock
-from feedstock._check import (
-    column_names,
-    folders,
-    number,
-    one_of,
-    sample_ids,
-    text,
-    whole,
-    whole_or_none,
-)
+from feedstock._check import column_names, folders, number, one_of, text, whole, whole_or_none
 from feedstock._looking import Looking
 from feedstock._pipeline import Pipeline
 from feedstock._progress import Progress, reporter
+from feedstock._selecting import Selecting
 from feedstock._table import Table
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from feedstock._joint import JointColumn
     from feedstock._steps import FromOutput
     from feedstock.ops import Op
@@ -71,7 +65,7 @@ def _begins(method: Callable[..., Pipeline]) -> Callable[[F], F]:
     return decorate
 
 
-class Dataset(Looking):
+class Dataset(Selecting, Looking):
     """Opens a data set in object storage or on disk, and selects samples and columns.
 
     The first opening lists the objects and builds a catalog, which is stored. Later openings compare a catalog of up to
@@ -264,156 +258,10 @@ class Dataset(Looking):
         return cls._made(_feedstock.Dataset.concat([part._native for part in parts]), ("concat", parts))
 
     @classmethod
-    def _made(cls, native: _feedstock.Dataset, recipe: tuple[Any, ...]) -> Dataset:
+    def _made(cls, native: _feedstock.Dataset, recipe: tuple[Any, ...]) -> Self:
         dataset = cls.__new__(cls)
         dataset._native, dataset._recipe = native, recipe
         return dataset
-
-    def filter(self, sql: str) -> Dataset:
-        """Keeps the samples for which an SQL expression over the catalog's columns is true.
-
-        Successive filters are combined with AND.
-
-        Args:
-            sql: For example ``"label < 100"`` or ``"duration < 20 and locale = 'de'"``.
-
-        Raises:
-            ConfigError: The expression is not valid.
-        """
-        return self._made(self._native.filter(text("sql", sql)), ("filter", self, sql))
-
-    def take(self, n: int) -> Dataset:
-        """Keeps the first ``n`` of the selected samples, in catalog order, or all of them if there are fewer.
-
-        Calls apply in their sequence: ``filter(…).take(100)`` has the first 100 samples that the filter keeps, and
-        ``take(100).filter(…)`` those of the first 100 samples that the filter keeps. The catalog's order is that of
-        the files by name, before any shuffle; for a random part, use ``split_by`` on a key.
-
-        Args:
-            n: Samples, at least 1.
-
-        Raises:
-            ConfigError: ``n`` is below 1, or the data set is a mix: take from its parts.
-
-        Example:
-            >>> data = fs.Dataset(images)
-            >>> len(data.take(3)), len(data.skip(3)), len(data.take(1000))
-            (3, 5, 8)
-        """
-        n = whole("n", n, 1)
-        return self._made(self._native.take(n), ("take", self, n))
-
-    def skip(self, n: int) -> Dataset:
-        """Leaves out the first ``n`` of the selected samples, in catalog order; see ``take``.
-
-        Args:
-            n: Samples, at least 0.
-
-        Raises:
-            ConfigError: No sample is left, or the data set is a mix.
-        """
-        n = whole("n", n)
-        return self._made(self._native.skip(n), ("skip", self, n))
-
-    def select(self, ids: Iterable[int]) -> Dataset:
-        """Keeps the samples with these ids.
-
-        A sample's id is its place in the catalog: ``batch.sample_ids``, and ``sample_id`` in SQL and in
-        ``loader.skip_report()``. Data sets with other files have other ids. In a mix or a
-        concatenation, ids continue from part to part.
-
-        Args:
-            ids: Different integers, in any sequence: a list, a set, an array. Their sequence has no effect.
-
-        Raises:
-            ConfigError: No ids, an id that is listed twice or does not exist, or one that an earlier step left out.
-
-        Example:
-            >>> data = fs.Dataset(images)
-            >>> batch = next(iter(data.select([7, 2]).batch(2).loader()))
-            >>> batch.sample_ids.tolist()
-            [2, 7]
-        """
-        chosen = sample_ids("ids", ids)
-        return self._made(self._native.select(chosen.tobytes()), ("select", self, chosen))
-
-    def split_by(self, key: str, shares: Mapping[str, float], seed: int = 0) -> dict[str, Dataset]:
-        """Splits the selected samples by a key, so that samples with equal keys are in the same part.
-
-        A hash of the key and the seed decides. A sample stays in its part when files are added or removed, and when
-        the data are stored in another layout. Shares are those of the keys: with few keys, or keys of different
-        frequency, the samples' shares differ. Samples whose key is null are all in the first part.
-
-        Each part is the data set with a filter, such as ``"feedstock_split(speaker, 0) < 0.9"``.
-        For texts and integers, ``feedstock_split(key, seed)`` is
-        ``(xxhash.xxh64_intdigest(str(key).encode(), seed) >> 11) / 2**53``.
-
-        Args:
-            key: A column of texts, integers, flags or bytes, or an SQL expression with such values:
-                ``"split_part(path, '/', 1)"``. It must not use ``sample_id``, which changes when files are added.
-            shares: The share of each part, above 0, by its name. They must sum to 1. In another sequence, parts have
-                other samples.
-            seed: At least 0; default 0. Another seed is another split.
-
-        Raises:
-            ConfigError: The key or a share is not valid, shares do not sum to 1, or a part has no samples.
-
-        Example:
-            >>> parts = fs.Dataset(images).split_by("label", {"train": 0.75, "val": 0.25}, seed=3)
-            >>> list(parts), len(parts["train"]) + len(parts["val"])
-            (['train', 'val'], 8)
-        """
-        if not isinstance(shares, Mapping):
-            raise ConfigError(f"shares must be a dict of shares by name; got {shares!r}")
-        named = [
-            (text("a name in shares", name), number(f"the share of {name!r}", share))
-            for name, share in shares.items()
-        ]
-        key, seed = text("key", key), whole("seed", seed)
-        parts = self._native.split_by(key, named, seed)
-        return {name: self._made(part, ("part", self, key, named, seed, name)) for name, part in parts}
-
-    def weights(self, column: str, samples: int | None = None) -> Dataset:
-        """Draws each of the N selected samples floor(M * w / W) times an epoch, or once more.
-
-        w is its weight, W the sum of all weights, and M is ``samples``. The draws are spread evenly over the weights in
-        catalog order, the same in each epoch. So a sample with less than one draw may never be drawn; with a larger
-        ``samples`` it is. Weight 0 is never drawn. Each draw of a sample has separate random numbers in ops, and
-        ``shuffle`` separates the draws. ``len`` of the result is M.
-
-        Weights are the last step of a selection: call ``filter``, ``take`` and the like before.
-
-        Args:
-            column: A numeric column, or an SQL expression: ``"case when label = 3 then 5 else 1 end"``.
-            samples: M, the samples of an epoch, at least 1; default N.
-
-        Raises:
-            ConfigError: A weight is null, NaN, infinite or negative (the message names the sample), all are 0, or the
-                data set is a mix, whose parts have weights already.
-
-        Example:
-            >>> data = fs.Dataset(images).weights("case when label = 0 then 0 else 1 end", samples=21)
-            >>> len(data), len(fs.Dataset(images).weights("label >= 0"))
-            (21, 8)
-        """
-        samples = whole_or_none("samples", samples, 1)
-        return self._made(
-            self._native.weights(text("column", column), samples), ("weights", self, column, samples)
-        )
-
-    def balanced(self, column: str) -> Dataset:
-        """Draws samples so that an epoch has each class as often as the largest class has samples.
-
-        Each sample of the largest class, of n samples, is drawn once an epoch, and each of a class of m samples
-        floor(n / m) times or once more. Otherwise as ``weights``.
-
-        Args:
-            column: A column of texts, integers or flags, or an SQL expression with such values.
-
-        Raises:
-            ConfigError: The class of a sample is null (the message names it), or the data set is a mix.
-        """
-        return self._made(self._native.balanced(text("column", column)), ("balanced", self, column))
 
     def columns(self, names: Sequence[str]) -> Dataset:
         """Keeps only these columns, in this order. Other columns are not read."""
