@@ -21,10 +21,10 @@ pub struct NumberList<'a> {
 }
 
 impl<'a> NumberList<'a> {
-    /// Returns groups of `count` finite numbers, each of them a `what`. Inner lists must have whole groups.
+    /// Returns groups of `count` numbers, each of them a `what`. Inner lists must have whole groups.
     ///
     /// # Errors
-    /// `BadSample` for another count, NaN or infinity.
+    /// `BadSample` for another count, NaN, infinity, and numbers that are too large for f32.
     #[cfg(feature = "image")]
     pub(crate) fn in_groups_of(
         self,
@@ -38,10 +38,13 @@ impl<'a> NumberList<'a> {
                 "a list of {length} numbers is not a list of {plural}, which have {count} each"
             )));
         }
-        if let Some(at) = self.values.iter().position(|value| !value.is_finite()) {
+        // Results are in single precision. NaN does not compare.
+        let fits = |value: &f64| value.abs() <= f64::from(f32::MAX);
+        if let Some(at) = self.values.iter().position(|value| !fits(value)) {
             let (index, value) = (at / count, self.values[at]);
+            let problem = if value.is_finite() { "too large for float32" } else { "not finite" };
             return Err(Error::bad_sample(format!(
-                "{what} {index} has a number that is not finite: {value}"
+                "{what} {index} has a number that is {problem}: {value:e}"
             )));
         }
         Ok(self.values.chunks_exact(count))
