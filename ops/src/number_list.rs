@@ -20,6 +20,10 @@ pub struct NumberList<'a> {
     pub each: Option<usize>,
 }
 
+/// What to do about a list of wrong numbers.
+#[cfg(feature = "image")]
+const NEXT: &str = "; correct the file or set on_error=skip";
+
 impl<'a> NumberList<'a> {
     /// Returns groups of `count` numbers, each of them a `what`. Inner lists must have whole groups.
     ///
@@ -34,8 +38,9 @@ impl<'a> NumberList<'a> {
         let plural = if what == "box" { "boxes".to_owned() } else { format!("{what}s") };
         let length = self.each.unwrap_or(self.values.len());
         if !length.is_multiple_of(count) {
+            let numbers = if length == 1 { "number" } else { "numbers" };
             return Err(Error::bad_sample(format!(
-                "a list of {length} numbers is not a list of {plural}, which have {count} each"
+                "a list of {length} {numbers} is not a list of {plural}, which have {count} each{NEXT}"
             )));
         }
         // Results are in single precision. NaN does not compare.
@@ -44,7 +49,7 @@ impl<'a> NumberList<'a> {
             let (index, value) = (at / count, self.values[at]);
             let problem = if value.is_finite() { "too large for float32" } else { "not finite" };
             return Err(Error::bad_sample(format!(
-                "{what} {index} has a number that is {problem}: {value:e}"
+                "{what} {index} has a number that is {problem}: {value:e}{NEXT}"
             )));
         }
         Ok(self.values.chunks_exact(count))

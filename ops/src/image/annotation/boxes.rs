@@ -124,7 +124,9 @@ impl Boxes {
         motions: &[Motion],
     ) -> Result<Vec<(usize, [f64; SIDES])>> {
         if let Some(each) = given.each.filter(|each| *each != SIDES) {
-            return Err(Error::bad_sample(format!("a box must have {SIDES} numbers; got {each}")));
+            return Err(Error::bad_sample(format!(
+                "a box must have {SIDES} numbers; got {each}; correct the file or set on_error=skip"
+            )));
         }
         let result = motions.last().map_or(image, |motion| motion.size);
         let mut kept = Vec::new();
@@ -319,15 +321,22 @@ mod tests {
         let refuse = |values: &[f64], each| {
             boxes.follow(NumberList { values, each }, IMAGE, &[]).unwrap_err().message().to_owned()
         };
-        assert_eq!(refuse(&[0.0; 5], None), "a list of 5 numbers is not a list of boxes, which have 4 each");
-        assert_eq!(refuse(&[0.0; 10], Some(5)), "a box must have 4 numbers; got 5");
+        assert_eq!(
+            refuse(&[0.0; 5], None),
+            "a list of 5 numbers is not a list of boxes, which have 4 each; correct the file or set on_error=skip"
+        );
+        assert_eq!(
+            refuse(&[0.0; 10], Some(5)),
+            "a box must have 4 numbers; got 5; correct the file or set on_error=skip"
+        );
         assert!(
             refuse(&[0.0, 0.0, 1.0, f64::NAN], None).starts_with("box 0 has a number that is not finite")
         );
         assert_eq!(
             refuse(&[0.0, 0.0, 1.0, -1e39], None),
-            "box 0 has a number that is too large for float32: -1e39"
+            "box 0 has a number that is too large for float32: -1e39; correct the file or set on_error=skip"
         );
+        assert!(refuse(&[0.0], None).starts_with("a list of 1 number is not"));
         let none = NumberList { values: &[], each: None };
         assert!(boxes.follow(none, IMAGE, &[]).unwrap().is_empty());
     }
