@@ -89,7 +89,8 @@ pub(crate) fn numbers(rows: &RecordBatch, name: &str, row: usize) -> Result<Numb
         let length = *each.get_or_insert(inner.len());
         if inner.len() != length {
             let found = inner.len();
-            return Err(format!("item {index} has {found} numbers, and item 0 has {length}"));
+            let numbers = if found == 1 { "number" } else { "numbers" };
+            return Err(format!("item {index} has {found} {numbers}, and item 0 has {length}"));
         }
         values.extend_from_slice(inner.as_primitive::<Float64Type>().values());
     }
@@ -108,7 +109,9 @@ pub(crate) fn write_kept(
 ) -> Result<(), String> {
     let items = list_of(column(rows, name)?, row)?;
     if items.len() != boxes {
-        return Err(format!("the list has {} items, and there are {boxes} boxes", items.len()));
+        let items = if items.len() == 1 { "1 item".to_owned() } else { format!("{} items", items.len()) };
+        let boxes = if boxes == 1 { "is 1 box".to_owned() } else { format!("are {boxes} boxes") };
+        return Err(format!("the list has {items}, and there {boxes}"));
     }
     let indices = kept.iter().map(|index| *index as u64).collect::<arrow::array::UInt64Array>();
     let take = |to: &DataType| {
@@ -183,6 +186,8 @@ mod tests {
         let refuse = |column: ArrayRef, row| numbers(&rows(column), "x", row).unwrap_err();
         let uneven = lists(&[2], Arc::new(lists(&[4, 3], floats(7))));
         assert_eq!(refuse(Arc::new(uneven), 0), "item 1 has 3 numbers, and item 0 has 4");
+        let uneven = lists(&[2], Arc::new(lists(&[4, 1], floats(5))));
+        assert_eq!(refuse(Arc::new(uneven), 0), "item 1 has 1 number, and item 0 has 4");
         let field = Arc::new(Field::new("item", DataType::Float32, true));
         let nulls = Some(NullBuffer::from(vec![true, false]));
         let null = ListArray::new(field, OffsetBuffer::from_lengths([1, 1]), floats(2), nulls);
@@ -210,5 +215,8 @@ mod tests {
         let flags = Arc::new(BooleanArray::from(vec![true, true, false]));
         assert_eq!(kept(flags, DType::U8, 3).unwrap(), [1, 0]);
         assert_eq!(kept(whole(), DType::I64, 4).unwrap_err(), "the list has 3 items, and there are 4 boxes");
+        let one = Arc::new(Int32Array::from(vec![5]));
+        assert_eq!(kept(one, DType::I64, 3).unwrap_err(), "the list has 1 item, and there are 3 boxes");
+        assert_eq!(kept(whole(), DType::I64, 1).unwrap_err(), "the list has 3 items, and there is 1 box");
     }
 }

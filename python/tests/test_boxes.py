@@ -346,10 +346,10 @@ def test_bad_lists_are_bad_samples(tmp_path: Path) -> None:
     broken: dict[int, tuple[Any, str]] = {
         3: ([[1.0, 2.0, math.nan, 4.0]], "box 0 has a number that is not finite: NaN"),
         9: ([[1.0, 2.0, 3.0]], "a box must have 4 numbers; got 3"),
-        11: ([[1.0, 2.0, 3.0, 4.0], [1.0]], "item 1 has 1 numbers, and item 0 has 4"),
+        11: ([[1.0, 2.0, 3.0, 4.0], [1.0]], "item 1 has 1 number, and item 0 has 4"),
         17: (None, "the list is null"),
         23: ([[1.0, 2.0, None, 4.0]], "item 0: item 2 of the list is null"),
-        29: ([[1.0, 2.0, 9.0, 9.0]], "'category': the list has 5 items, and there are 1 boxes"),
+        29: ([[1.0, 2.0, 9.0, 9.0]], "'category': the list has 5 items, and there is 1 box"),
     }
     for sample, (boxes, message) in broken.items():
         lists = [boxes if one == sample else corners_of(one).tolist() for one in range(SAMPLES)]

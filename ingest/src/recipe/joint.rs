@@ -38,10 +38,16 @@ pub(super) fn partner(maps: &[MapSpec], index: usize) -> Result<Option<usize>> {
 /// Returns the index of the boxes along which `maps[index]` has its values.
 ///
 /// # Errors
-/// `BadConfig` if no earlier map of its joint map has these boxes.
+/// `BadConfig` if no earlier map of its joint map has these boxes, and for a map that is itself boxes or keypoints.
 pub(super) fn boxes_of(maps: &[MapSpec], index: usize) -> Result<Option<usize>> {
     let map = &maps[index];
     let Some(boxes) = &map.along else { return Ok(None) };
+    if map.annotation.is_some() {
+        return Err(Error::config(format!(
+            "'{}' is boxes or keypoints and also along '{boxes}'; a map is one of both",
+            map.output
+        )));
+    }
     let is_it = |other: &MapSpec| {
         other.output == *boxes
             && other.joint == map.joint
@@ -154,7 +160,13 @@ mod tests {
         let points =
             MapSpec { annotation: Some(Annotation::Keypoints(Keypoints::new())), ..boxes("points", "a") };
         assert!(
-            refuse(&[image, points, along("labels", "points", "a")], 2).contains("along the boxes 'points'")
+            refuse(&[image.clone(), points, along("labels", "points", "a")], 2)
+                .contains("along the boxes 'points'")
+        );
+        let both = MapSpec { annotation: boxes("both", "a").annotation, ..along("both", "boxes", "a") };
+        assert_eq!(
+            refuse(&[image, boxes("boxes", "a"), both], 2),
+            "'both' is boxes or keypoints and also along 'boxes'; a map is one of both"
         );
     }
 }

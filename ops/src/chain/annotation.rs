@@ -49,8 +49,8 @@ impl Chain {
     /// Moves the boxes or keypoints of one sample as the chain of `image`, `[height, width]`, moves its pixels for the same `seed`.
     ///
     /// # Errors
-    /// `BadSample` for numbers that are not boxes or points (another count, NaN, infinity), and for an image that an op cannot
-    /// work on.
+    /// `BadSample` for numbers that are not boxes or points (another count, NaN, infinity, too large for f32), and for an
+    /// image that an op cannot work on.
     ///
     /// # Panics
     /// Where the chain does not annotate, or is of a column along boxes: that is a defect of the caller.
@@ -124,8 +124,21 @@ mod tests {
         let outside = [90.0, 10.0, 120.0, 30.0];
         // As torchvision, whose `RandomZoomOut` with p = 0 and padding to the right leave the box.
         assert_eq!(boxes("random_zoom_out:0,pad_to:200", outside), [90.0, 10.0, 120.0, 30.0]);
-        assert_eq!(boxes("center_crop:60x110,resize:60x110", outside), [90.0, 10.0, 110.0, 30.0]);
+        assert_eq!(boxes("random_crop:60x110,pad_to:200", outside), [90.0, 10.0, 120.0, 30.0]);
         assert_eq!(boxes("random_crop:60x110,pad:0/0/0/5", outside), [90.0, 10.0, 110.0, 30.0]);
+    }
+
+    #[test]
+    fn crops_and_pads_that_change_no_size_cut_boxes_off() {
+        // The results of torchvision's `CenterCrop((60, 110))`, `Pad(0)` and `RandomZoomOut` of 1 × the size, each with `Pad(10)`.
+        for op in ["center_crop:60x110", "pad:0", "pad_to:60x110", "random_zoom_out:1:side_range=1/1"] {
+            assert_eq!(
+                boxes(&format!("{op},pad:10,resize:80x130"), [-5.0, 10.0, 20.0, 30.0]),
+                [10.0, 20.0, 30.0, 40.0],
+                "{op}"
+            );
+        }
+        assert_eq!(boxes("random_crop:60x110,pad:10", [-5.0, 10.0, 20.0, 30.0]), [5.0, 20.0, 30.0, 40.0]);
     }
 
     #[test]

@@ -24,6 +24,13 @@ impl Step {
 
 /// Cuts a rectangle out, after padding.
 pub(crate) trait Crop: Send + Sync {
+    /// True if the op returns this image unchanged, and does not cut boxes off at its edges either. A crop or padding that only
+    /// happens to change no size cuts them off. The generator is a new one, as that of `padded`.
+    fn is_idle(&self, image: Size, generator: &mut Generator) -> bool {
+        let _ = (image, generator);
+        false
+    }
+
     /// Returns the size of `image` after padding, and where the image is in it: `[y, x]`.
     ///
     /// # Errors

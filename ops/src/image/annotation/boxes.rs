@@ -30,7 +30,8 @@ pub struct Boxes {
     /// The least area, in square pixels of the result; default 1.
     #[serde(default = "one")]
     pub min_area: f64,
-    /// The least share of the box's area that is in the result, 0 … 1; default 0.
+    /// The least share of the box's area that is in the result, 0 … 1; default 0, which drops no box. Each op that cuts parts off
+    /// multiplies the share by the area after it over the area before it, both of the box that was left by earlier ops.
     #[serde(default)]
     pub min_visibility: f64,
 }
@@ -123,7 +124,9 @@ impl Boxes {
         motions: &[Motion],
     ) -> Result<Vec<(usize, [f64; SIDES])>> {
         if let Some(each) = given.each.filter(|each| *each != SIDES) {
-            return Err(Error::bad_sample(format!("a box must have {SIDES} numbers; got {each}")));
+            return Err(Error::bad_sample(format!(
+                "a box must have {SIDES} numbers; got {each}; correct the file or set on_error=skip"
+            )));
         }
         let result = motions.last().map_or(image, |motion| motion.size);
         let mut kept = Vec::new();
@@ -144,21 +147,18 @@ impl Boxes {
         if width < 0.0 || height < 0.0 {
             return None;
         }
-        // The box with its parts outside of the image, and what is inside.
-        let (mut whole, mut shown) = (corners, corners);
+        // What is inside of the image, and its share of the box.
+        let (mut shown, mut share) = (corners, 1.0);
         for motion in motions {
-            (whole, shown) = (around(whole, motion), around(shown, motion));
+            shown = around(shown, motion);
             if motion.loses_parts() {
-                shown = clamped(shown, motion.size)?;
+                (shown, share) = cut_off(shown, share, motion.size)?;
             }
         }
-        let shown = clamped(shown, result)?;
+        let (shown, share) = cut_off(shown, share, result)?;
         let [width, height] = lengths(shown);
-        let area = width * height;
-        let is_large = width >= self.min_size && height >= self.min_size && area >= self.min_area;
-        // Without a least share, the whole area does not count, which a warp may make infinite.
-        let is_visible = self.min_visibility == 0.0 || area >= self.min_visibility * whole_area(whole);
-        (is_large && is_visible).then_some(shown)
+        let is_large = width >= self.min_size && height >= self.min_size && area(shown) >= self.min_area;
+        (is_large && share >= self.min_visibility).then_some(shown)
     }
 
     fn scaled(&self, sides: [f64; SIDES], size: Size, scale: fn(f64, f64) -> f64) -> [f64; SIDES] {
@@ -175,9 +175,16 @@ fn lengths([left, top, right, bottom]: [f64; SIDES]) -> [f64; 2] {
     [right - left, bottom - top]
 }
 
-fn whole_area(corners: [f64; SIDES]) -> f64 {
+fn area(corners: [f64; SIDES]) -> f64 {
     let [width, height] = lengths(corners);
     width * height
+}
+
+/// Cuts a box off at the image's edges, and multiplies `share` by the share of its area that is left. A box without an area keeps
+/// its share. `None` if nothing is left of the box.
+fn cut_off(corners: [f64; SIDES], share: f64, size: Size) -> Option<([f64; SIDES], f64)> {
+    let (inside, before) = (clamped(corners, size)?, area(corners));
+    Some((inside, if before > 0.0 { share * (area(inside) / before) } else { share }))
 }
 
 /// Returns the smallest box around the corners of a box after a motion.
@@ -271,6 +278,36 @@ mod tests {
     }
 
     #[test]
+    fn a_warp_after_a_crop_moves_what_the_crop_left() {
+        // The crop leaves a quarter of the box. Its left side would be beyond the horizon of the warp.
+        let (crop, cut) = (shift(-50.0, 0.0, Size::from(50)), [20.0, 0.0, 60.0, 40.0]);
+        let rows = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.05, 0.0, 1.0]];
+        let warp = Motion { kind: Kind::Warp(rows), size: Size::from(50) };
+        let kept = |share| {
+            let boxes = Boxes::new(BoxFormat::Xyxy).min_visibility(share);
+            follow(&boxes, &cut, &[crop, warp])
+        };
+        assert_eq!(kept(0.25), [(0, [0.0, 0.0, 10.0 / 1.5, 40.0])]);
+        assert!(kept(0.26).is_empty());
+        // Shares of several ops are multiplied: a quarter, and half of it.
+        let again = shift(-5.0, 0.0, Size::from(50));
+        let boxes = Boxes::new(BoxFormat::Xyxy).min_visibility(0.126);
+        assert!(follow(&boxes, &cut, &[crop, again]).is_empty());
+        assert_eq!(follow(&boxes.min_visibility(0.125), &cut, &[crop, again]), [(0, [0.0, 0.0, 5.0, 40.0])]);
+    }
+
+    #[test]
+    fn without_a_least_share_boxes_of_any_size_are_kept() {
+        // The area overflows, and the shares of the crops underflow.
+        let huge = Motion { kind: Kind::Scale([1e160, 1e160]), size: IMAGE };
+        let crop = shift(0.0, 0.0, IMAGE);
+        let boxes = Boxes::new(BoxFormat::Xyxy);
+        let values = [0.0, 0.0, 9.0, 9.0];
+        assert_eq!(follow(&boxes, &values, &[huge, crop]), [(0, [0.0, 0.0, 100.0, 50.0])]);
+        assert!(follow(&boxes.min_visibility(1e-9), &values, &[huge, crop]).is_empty());
+    }
+
+    #[test]
     fn parts_outside_of_the_source_are_cut_off_where_the_result_ends() {
         let values = [-5.0, 10.0, 20.0, 60.0];
         assert_eq!(follow(&Boxes::new(BoxFormat::Xyxy), &values, &[]), [(0, [0.0, 10.0, 20.0, 50.0])]);
@@ -284,11 +321,22 @@ mod tests {
         let refuse = |values: &[f64], each| {
             boxes.follow(NumberList { values, each }, IMAGE, &[]).unwrap_err().message().to_owned()
         };
-        assert_eq!(refuse(&[0.0; 5], None), "a list of 5 numbers is not a list of boxes, which have 4 each");
-        assert_eq!(refuse(&[0.0; 10], Some(5)), "a box must have 4 numbers; got 5");
+        assert_eq!(
+            refuse(&[0.0; 5], None),
+            "a list of 5 numbers is not a list of boxes, which have 4 each; correct the file or set on_error=skip"
+        );
+        assert_eq!(
+            refuse(&[0.0; 10], Some(5)),
+            "a box must have 4 numbers; got 5; correct the file or set on_error=skip"
+        );
         assert!(
             refuse(&[0.0, 0.0, 1.0, f64::NAN], None).starts_with("box 0 has a number that is not finite")
         );
+        assert_eq!(
+            refuse(&[0.0, 0.0, 1.0, -1e39], None),
+            "box 0 has a number that is too large for float32: -1e39; correct the file or set on_error=skip"
+        );
+        assert!(refuse(&[0.0], None).starts_with("a list of 1 number is not"));
         let none = NumberList { values: &[], each: None };
         assert!(boxes.follow(none, IMAGE, &[]).unwrap().is_empty());
     }

@@ -72,14 +72,15 @@ impl Stages {
             match step {
                 Step::Resize(op) => walk.scale(op.target(walk.size, &mut seed.op(*index))?),
                 Step::Crop(op) => {
+                    if op.is_idle(walk.size, &mut seed.op(*index)) {
+                        continue;
+                    }
                     let (padded, [top, left]) = op.padded(walk.size, &mut seed.op(*index))?;
                     if padded != walk.size {
                         walk.shift([f64::from(left), f64::from(top)], padded);
                     }
                     let rect = op.rect(padded, &mut seed.op(*index));
-                    if rect.size() != padded {
-                        walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
-                    }
+                    walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
                 }
                 Step::ResizedCrop(op) => {
                     let rect = op.draw(walk.size, &mut seed.op(*index));

@@ -73,6 +73,10 @@ impl ImageOp for RandomCrop {
 }
 
 impl Crop for RandomCrop {
+    fn is_idle(&self, image: Size, _: &mut Generator) -> bool {
+        self.padding == 0 && image == self.size
+    }
+
     fn padded(&self, image: Size, _: &mut Generator) -> Result<(Size, [u32; 2])> {
         let mut size =
             Size { height: image.height + 2 * self.padding, width: image.width + 2 * self.padding };

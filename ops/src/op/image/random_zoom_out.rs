@@ -72,6 +72,10 @@ impl ImageOp for RandomZoomOut {
 }
 
 impl Crop for RandomZoomOut {
+    fn is_idle(&self, _: Size, generator: &mut Generator) -> bool {
+        !generator.chance(self.probability)
+    }
+
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 100 × a u32 side")]
     fn padded(&self, image: Size, generator: &mut Generator) -> Result<(Size, [u32; 2])> {
         if !generator.chance(self.probability) {
