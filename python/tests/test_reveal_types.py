@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -60,9 +61,10 @@ def checked(folder: Path, snippet: str, *command: str) -> dict[int, str]:
     """Returns the first message of a type checker for each line of a snippet."""
     (folder / "snippet.py").write_text(snippet)
     package = str(Path(fs.__file__).parents[1])
+    is_installed = package in site.getsitepackages()  # mypy refuses these in MYPYPATH, and reads them anyway
     paths = {
         "PYTHONPATH": package,
-        "MYPYPATH": package,
+        "MYPYPATH": "" if is_installed else package,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     done = subprocess.run(

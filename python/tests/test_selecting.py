@@ -47,7 +47,7 @@ def test_selections_survive_pickling_resumes_and_other_world_sizes(data, select,
     again = pickle.loads(pickle.dumps(chosen))
     assert ids(again) == kept
 
-    pipeline = chosen.shuffle(seed=3).batch(global_batch_size=2)
+    pipeline = chosen.shuffle(seed=3).batch(global_batch_size=2, tail="pad")
     with pipeline.loader() as loader:
         first = next(iter(loader)).sample_ids.tolist()
         state = loader.state_dict()
@@ -56,7 +56,8 @@ def test_selections_survive_pickling_resumes_and_other_world_sizes(data, select,
         loader = again.shuffle(seed=3).batch(global_batch_size=2, tail="pad").loader(rank, 2)
         loader.load_state_dict(state)
         rest += [sample for batch in loader for sample in batch.sample_ids[batch.valid].tolist()]
-    assert sorted(first + rest) == kept
+    epochs = 1 if len(kept) > 2 else 2  # the first batch may be a whole epoch
+    assert sorted(first + rest) == sorted(epochs * kept)
 
 
 def test_states_of_other_selections_are_refused(data) -> None:

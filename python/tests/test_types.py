@@ -23,12 +23,14 @@ def test_options_are_the_keywords() -> None:
     assert set(LogMelParameters.__annotations__) == keyword_names(fs.log_mel)
 
 
-def test_methods_of_data_sets_and_pipelines_have_equal_signatures() -> None:
-    shared = {name for name in vars(fs.Dataset).keys() & vars(fs.Pipeline).keys() if not name.startswith("_")}
+def test_methods_of_data_sets_and_pipelines_have_equal_parameters() -> None:
+    named = {name for name in set(dir(fs.Dataset)) & set(dir(fs.Pipeline)) if not name.startswith("_")}
+    shared = {name for name in named if callable(getattr(fs.Dataset, name))}
     assert shared >= {"batch", "map", "shuffle"}
     for name in shared:
-        signatures = {str(inspect.signature(getattr(owner, name))) for owner in (fs.Dataset, fs.Pipeline)}
-        assert len(signatures) == 1, name
+        owners = fs.Dataset, fs.Pipeline
+        parameters = {str(inspect.signature(getattr(owner, name)).parameters) for owner in owners}
+        assert len(parameters) == 1, name
 
 
 def assert_described(found: Any, kind: Any) -> None:

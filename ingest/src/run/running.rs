@@ -185,8 +185,9 @@ impl<D: Destination> RunningStep<D> {
                     return Err(Error::bug(format!("the rows of '{}' have a fixed place", map.output)));
                 };
                 let of = (&source.block.rows, source.block_row);
+                // Its errors name the column that is at fault.
                 write_annotation(&self.context.maps, map, of, seed, out)
-                    .map_err(|e| about(e.context(name())))?;
+                    .map_err(|e| about(e.context(self.name(row))))?;
                 continue;
             }
             let encoded = value(&source.block.rows, &map.column, source.block_row).map_err(|problem| {
