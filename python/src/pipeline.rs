@@ -95,7 +95,6 @@ impl Pipeline {
         })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn annotate(
         &self,
         py: Python<'_>,

@@ -8,6 +8,7 @@
 //! `torchvision.transforms.v2` with its defaults, in double precision. Cost: about 50 ns a box and op.
 
 mod boxes;
+mod groups;
 mod keypoints;
 mod motion;
 mod plan;
