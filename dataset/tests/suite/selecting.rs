@@ -50,7 +50,8 @@ async fn random_steps(all: &Dataset, rng: &mut Xoshiro256PlusPlus) -> (Dataset, 
                 (dataset.clone().filter(&sql).await, left)
             }
             _ => {
-                let some: Vec<u64> = model.iter().copied().filter(|_| rng.next_u64() % 3 > 0).collect();
+                let some: Vec<u64> =
+                    model.iter().copied().filter(|_| !rng.next_u64().is_multiple_of(3)).collect();
                 (dataset.clone().select(ids(some.iter().rev().copied())), some)
             }
         };

@@ -207,7 +207,8 @@ async fn bad_splits_are_explained() {
     write_columns(folder.path(), columns);
     let dataset = open(folder.path()).await.unwrap();
     let halves: &[(&str, f64)] = &[("train", 0.5), ("val", 0.5)];
-    let cases: &[(&str, &[(&str, f64)], &str)] = &[
+    type Case = (&'static str, &'static [(&'static str, f64)], &'static str);
+    let cases: &[Case] = &[
         ("speaker", &[], "split_by: there must be at least 1 part; got none"),
         (
             "speaker",
