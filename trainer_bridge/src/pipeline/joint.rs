@@ -65,9 +65,19 @@ impl Pipeline {
     /// #     out
     /// # }
     /// # let folder = tempfile::tempdir().unwrap();
-    /// # std::fs::write(folder.path().join("1.png"), png(40, 20)).unwrap();
-    /// # let json = r#"{"file_name": "1.png", "boxes": [[4, 2, 12, 10], [50, 0, 60, 9]], "label": [7, 8]}"#;
-    /// # std::fs::write(folder.path().join("metadata.jsonl"), json).unwrap();
+    /// # use arrow::array::{ArrayRef, BinaryArray, ListArray, RecordBatch};
+    /// # use arrow::datatypes::{Float64Type, Int64Type};
+    /// # let numbers = [4.0, 2.0, 12.0, 10.0, 50.0, 0.0, 60.0, 9.0].map(Some);
+    /// # let boxes = ListArray::from_iter_primitive::<Float64Type, _, _>([Some(numbers)]);
+    /// # let labels = ListArray::from_iter_primitive::<Int64Type, _, _>([Some([7, 8].map(Some))]);
+    /// # let image: ArrayRef = std::sync::Arc::new(BinaryArray::from_vec(vec![&png(40, 20)]));
+    /// # let lists: [ArrayRef; 2] = [std::sync::Arc::new(boxes), std::sync::Arc::new(labels)];
+    /// # let [boxes, labels] = lists;
+    /// # let rows = RecordBatch::try_from_iter([("image", image), ("boxes", boxes), ("label", labels)]).unwrap();
+    /// # let file = std::fs::File::create(folder.path().join("1.parquet")).unwrap();
+    /// # let mut writer = parquet::arrow::ArrowWriter::try_new(file, rows.schema(), None).unwrap();
+    /// # writer.write(&rows).unwrap();
+    /// # writer.close().unwrap();
     /// # let uri = folder.path().to_str().unwrap();
     /// # let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
     /// # let options = OpenOptions { catalog, ..OpenOptions::default() };
