@@ -3,7 +3,9 @@
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Array, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field, Fields, Schema};
 use arrow::record_batch::RecordBatch;
-use feedstock_dataset::{BlockId, CatalogOptions, CatalogStore, Dataset, OpenOptions, Result};
+use feedstock_dataset::{
+    BlockId, CatalogOptions, CatalogStore, Dataset, DatasetSpec, ErrorKind, OpenOptions, Result,
+};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use std::path::Path;
@@ -144,4 +146,18 @@ pub(crate) fn tar_of(members: &[(String, Vec<u8>)]) -> Vec<u8> {
         builder.append_data(&mut header, name, bytes.as_slice()).unwrap();
     }
     builder.into_inner().unwrap()
+}
+
+/// Returns the message of an error of kind `BadConfig`.
+pub(crate) fn message(result: Result<Dataset>) -> String {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
+    error.to_string()
+}
+
+/// Opens what a data set describes to another process.
+pub(crate) async fn reopened(dataset: &Dataset) -> Dataset {
+    let text = serde_json::to_string(&dataset.spec()).unwrap();
+    let spec: DatasetSpec = serde_json::from_str(&text).unwrap();
+    spec.open(&|| options(CatalogStore::Nowhere)).await.unwrap()
 }

@@ -3,7 +3,7 @@
 use crate::format_common::*;
 use crate::plan_sets::{FILES, Sets, TABLE};
 use feedstock_dataset::{
-    Access, CatalogStore, Cursor, Dataset, DatasetSpec, ErrorKind, Plan, PlanInput, Position, Rank, SampleId,
+    Access, CatalogStore, Cursor, Dataset, DatasetSpec, Plan, PlanInput, Position, Rank, SampleId,
     SelectionStep, Shuffle, StepShape, StepSize, Stop, Tail,
 };
 use rand_core::{Rng, SeedableRng};
@@ -21,19 +21,6 @@ fn ids(ids: impl IntoIterator<Item = u64>) -> Vec<SampleId> {
 
 fn shuffle() -> Shuffle {
     Shuffle::seeded(7).window(100).lanes(4)
-}
-
-fn message(result: feedstock_dataset::Result<Dataset>) -> String {
-    let error = result.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
-    error.to_string()
-}
-
-/// Opens what a data set describes to another process.
-async fn reopened(dataset: &Dataset) -> Dataset {
-    let text = serde_json::to_string(&dataset.spec()).unwrap();
-    let spec: DatasetSpec = serde_json::from_str(&text).unwrap();
-    spec.open(&|| options(CatalogStore::Nowhere)).await.unwrap()
 }
 
 /// Random steps on a data set, and the samples that they keep by definition.

@@ -2,7 +2,7 @@
 
 use crate::format_common::*;
 use crate::plan_sets::Sets;
-use feedstock_dataset::{CatalogStore, Dataset, DatasetSpec, ErrorKind, Plan, Position, Shuffle, Stop};
+use feedstock_dataset::{Dataset, Plan, Position, Shuffle, Stop};
 use std::collections::BTreeMap;
 
 fn shuffle() -> Shuffle {
@@ -23,18 +23,6 @@ fn drawn(dataset: &Dataset) -> BTreeMap<u64, u64> {
     let plan = dataset.plan(&shuffle()).unwrap();
     assert_eq!(dataset.len(), plan.len());
     draws(&plan)
-}
-
-fn message(result: feedstock_dataset::Result<Dataset>) -> String {
-    let error = result.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::BadConfig, "{error}");
-    error.to_string()
-}
-
-async fn reopened(dataset: &Dataset) -> Dataset {
-    let text = serde_json::to_string(&dataset.spec()).unwrap();
-    let spec: DatasetSpec = serde_json::from_str(&text).unwrap();
-    spec.open(&|| options(CatalogStore::Nowhere)).await.unwrap()
 }
 
 #[tokio::test]

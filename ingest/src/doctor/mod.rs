@@ -135,8 +135,8 @@ impl Report {
 /// ```
 ///
 /// # Errors
-/// `BadConfig` for 0 threads, 0 samples, masks that are no column of images, or a data set without encoded columns; `Denied` and `Retryable` where the
-/// storage fails; `Retryable` after [`DoctorOptions::stop`].
+/// `BadConfig` for 0 threads, 0 samples, masks that are not columns of images, or a data set without encoded columns; `Denied`
+/// and `Retryable` where the storage fails; `Retryable` after [`DoctorOptions::stop`].
 pub fn examine(dataset: &Dataset, options: &DoctorOptions) -> Result<Report> {
     let config = |message: String| Err(Error::new(ErrorKind::BadConfig, message));
     let counts = [("threads", options.threads == 0), ("samples", options.samples == Some(0))];
@@ -153,7 +153,8 @@ pub fn examine(dataset: &Dataset, options: &DoctorOptions) -> Result<Report> {
     if media.is_empty() {
         return config(format!("{} has no column of encoded samples to examine", dataset.uri()));
     }
-    let is_mask = |name: &&String| media.iter().any(|medium| medium == &((*name).clone(), Medium::Mask));
+    let is_mask =
+        |name: &String| media.iter().any(|(column, medium)| column == name && *medium == Medium::Mask);
     if let Some(other) = options.masks.iter().find(|name| !is_mask(name)) {
         let known = media.iter().map(|(column, _)| format!("'{column}'")).collect::<Vec<_>>().join(", ");
         return config(format!("masks: '{other}' is not a column of images; encoded columns: {known}"));

@@ -20,21 +20,6 @@ mod members;
 mod progress;
 mod run;
 mod silence;
-/// Rejects a description that no worker takes.
-fn check_size(spec: &RecipeSpec) -> Result<()> {
-    let text = serde_json::to_string(spec)
-        .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the recipe: {e}")))?;
-    if text.len() <= SPEC_BYTES as usize {
-        return Ok(());
-    }
-    let message = format!(
-        "the description of the pipeline has {} bytes, and workers take at most {SPEC_BYTES}; select fewer samples by id, or \
-         select them by a filter on a column",
-        text.len()
-    );
-    Err(Error::new(ErrorKind::BadConfig, message))
-}
-
 #[cfg(test)]
 mod simulation;
 mod stream;
@@ -113,4 +98,19 @@ impl Workers {
         let io = IoRuntime::new()?;
         io.block_on(async move { connect::status(&network, &address, token.as_ref()).await })
     }
+}
+
+/// Rejects a description that no worker takes.
+fn check_size(spec: &RecipeSpec) -> Result<()> {
+    let text = serde_json::to_string(spec)
+        .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the recipe: {e}")))?;
+    if text.len() <= SPEC_BYTES as usize {
+        return Ok(());
+    }
+    let message = format!(
+        "the description of the pipeline has {} bytes, and workers take at most {SPEC_BYTES}; select fewer samples by id, or \
+         select them by a filter on a column",
+        text.len()
+    );
+    Err(Error::new(ErrorKind::BadConfig, message))
 }

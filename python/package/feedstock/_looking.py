@@ -59,7 +59,7 @@ class Looking:
             ``bool``, lists, dicts, or None.
 
         Raises:
-            IndexError: There is no such sample.
+            IndexError: The index is out of range.
             TypeError: The index is a slice, or not an integer.
         """
         if isinstance(index, slice):
@@ -89,7 +89,7 @@ class Looking:
             The names by label; None if the data set has none for this column.
 
         Raises:
-            ConfigError: There is no such column.
+            ConfigError: The column does not exist.
 
         Example:
             >>> names = fs.Dataset(images).class_names("label")
