@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 /// ```
 /// use feedstock_ops::DType;
 ///
-/// let bytes = [DType::U8, DType::F32, DType::I64].map(DType::bytes);
-/// assert_eq!(bytes, [1, 4, 8]);
+/// let bytes = [DType::U8, DType::U16, DType::F32, DType::I64].map(DType::bytes);
+/// assert_eq!(bytes, [1, 2, 4, 8]);
 /// assert_eq!(serde_json::to_string(&DType::F32).unwrap(), r#""f32""#);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 pub enum DType {
     /// Unsigned bytes, 0 … 255.
     U8,
+    /// Unsigned integers of 16 bits in the machine's byte order, 0 … 65,535: grey values.
+    U16,
     /// IEEE 754 single precision, in the machine's byte order.
     F32,
     /// Signed 64-bit integers, in the machine's byte order: token ids.
@@ -28,6 +30,7 @@ impl DType {
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
+            Self::U16 => 2,
             Self::F32 => 4,
             Self::I64 => 8,
         }

@@ -4,10 +4,13 @@ use crate::numbers::Numbers;
 use crate::slots::{Lease, PlacedColumn};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, UInt8Array, UInt64Array,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, UInt8Array, UInt16Array,
+    UInt64Array,
 };
 use arrow::buffer::{Buffer, ScalarBuffer};
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Field, Float32Type, Int64Type, Schema, UInt8Type};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Field, Float32Type, Int64Type, Schema, UInt8Type, UInt16Type,
+};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Position, SampleId};
 use feedstock_device::tensor::{DeviceBatch, DeviceTensor, StreamHandle};
@@ -356,6 +359,14 @@ impl Tensor {
         (self.dtype == DType::U8).then(|| self.bytes())
     }
 
+    /// Returns the elements, if they are `u16`.
+    pub fn as_u16(&self) -> Option<&[u16]> {
+        let bytes = self.bytes();
+        // SAFETY: page-aligned, initialised by the ops, and any bits are a u16.
+        let integers = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<u16>(), bytes.len() / 2) };
+        (self.dtype == DType::U16).then_some(integers)
+    }
+
     /// Returns the elements, if they are `f32`.
     pub fn as_f32(&self) -> Option<&[f32]> {
         let bytes = self.bytes();
@@ -424,6 +435,7 @@ impl Tensor {
     fn to_arrow(&self) -> Result<ArrayRef> {
         match self.dtype {
             DType::U8 => self.list::<UInt8Type>(|values| Arc::new(UInt8Array::new(values, None))),
+            DType::U16 => self.list::<UInt16Type>(|values| Arc::new(UInt16Array::new(values, None))),
             DType::F32 => self.list::<Float32Type>(|values| Arc::new(Float32Array::new(values, None))),
             DType::I64 => self.list::<Int64Type>(|values| Arc::new(Int64Array::new(values, None))),
             other => Err(Error::new(ErrorKind::Bug, format!("no Arrow view for {other:?} tensors"))),

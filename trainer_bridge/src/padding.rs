@@ -25,6 +25,9 @@ impl Fill {
         match dtype {
             DType::F32 => fill.bytes[..4].copy_from_slice(&(value as f32).to_ne_bytes()),
             DType::I64 if value as i64 as f64 == value => fill.bytes = (value as i64).to_ne_bytes(),
+            DType::U16 if f64::from(value as u16) == value => {
+                fill.bytes[..2].copy_from_slice(&(value as u16).to_ne_bytes());
+            }
             DType::U8 if f64::from(value as u8) == value => fill.bytes[0] = value as u8,
             _ => return None,
         }
@@ -86,6 +89,8 @@ mod tests {
         assert_eq!(Fill::new(-100.0, DType::I64).unwrap().bytes, (-100i64).to_ne_bytes());
         assert!(Fill::new(0.5, DType::I64).is_none());
         assert!(Fill::new(-1.0, DType::U8).is_none());
+        assert_eq!(Fill::new(257.0, DType::U16).unwrap().bytes[..2], 257_u16.to_ne_bytes());
+        assert!(Fill::new(65_536.0, DType::U16).is_none());
         assert!(Fill::new(f64::NAN, DType::I64).is_none());
         assert!(Fill::new(f64::NAN, DType::F32).is_some());
     }

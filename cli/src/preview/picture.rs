@@ -5,9 +5,9 @@ use feedstock_ops::{DType, Layout, TensorSpec};
 
 const CHANNELS: usize = 3;
 
-/// Encodes one sample's tensor as a PNG: u8 or f32, `[h, w, c]` or `[c, h, w]` with 1 or 3 channels, or a mask `[h, w]`.
+/// Encodes one sample's tensor as a PNG: u8, u16 or f32, `[h, w, c]` or `[c, h, w]` with 1 or 3 channels, or a mask `[h, w]`.
 ///
-/// f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised values have no colours. Each class
+/// The high byte of u16 values is shown. f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised values have no colours. Each class
 /// of a mask has another colour; class 0 is black.
 pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     let (height, width, channels) = match (spec.shape.as_slice(), spec.layout) {
@@ -23,10 +23,13 @@ pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     };
     let values = match spec.dtype {
         DType::U8 => tensor.to_vec(),
+        DType::U16 => {
+            tensor.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes).to_be_bytes()[0]).collect()
+        }
         DType::F32 => stretch(tensor),
         other => {
             return Err(Failure::config(format!(
-                "the result of --ops has type {other:?}; preview shows u8 and f32"
+                "the result of --ops has type {other:?}; preview shows u8, u16 and f32"
             )));
         }
     };
@@ -115,6 +118,8 @@ mod tests {
     fn one_channel_is_grey_and_classes_have_colours() {
         let gray = png(&[7, 9], &TensorSpec::new(DType::U8, [1, 2, 1], Layout::Hwc)).unwrap();
         assert_eq!(decoded(&gray), [7, 7, 7, 9, 9, 9]);
+        let wide = [7_u16 << 8 | 255, 9 << 8].map(u16::to_ne_bytes).concat();
+        assert_eq!(png(&wide, &spec(DType::U16, [1, 2, 1], Layout::Hwc)).unwrap(), gray);
         let mask = png(&[0, 1], &TensorSpec::new(DType::U8, [1, 2], Layout::Hw)).unwrap();
         assert_eq!(decoded(&mask), [0, 0, 0, 37, 91, 151]);
     }

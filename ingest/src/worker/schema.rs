@@ -35,6 +35,7 @@ pub(super) fn lane_schema(outputs: &[(String, TensorSpec)], rides: &Schema) -> S
 pub(super) fn element(dtype: DType) -> DataType {
     match dtype {
         DType::U8 => DataType::UInt8,
+        DType::U16 => DataType::UInt16,
         DType::I64 => DataType::Int64,
         _ => DataType::Float32,
     }

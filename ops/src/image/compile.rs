@@ -5,8 +5,10 @@ use super::decode::{DecodeImage, DecodeMode};
 use super::fill::{Fill, PaddingMode};
 use super::geometry::Size;
 use super::in_place::{Choice, Group, InPlace, Mirror, PixelOp, Warp, WarpByNearest};
+use super::sampler::Depth;
 use super::stages::{Stage, Stages};
 use super::step::{ByNearest, Crop, FloatOp, ResizedCrop, Resizing, Step};
+use super::warp::Interpolation;
 use crate::plan::{Named, at};
 use crate::resources::Needs;
 use crate::spec::{DType, Layout, TensorSpec};
@@ -77,7 +79,7 @@ impl Compiler {
 
     /// True if the image has one channel of grey values.
     pub(crate) fn is_gray(&self) -> bool {
-        self.convert.mode == DecodeMode::Gray
+        matches!(self.convert.mode, DecodeMode::Gray | DecodeMode::Gray16)
     }
 
     /// The size that every image has here, if it is the same for all.
@@ -87,7 +89,7 @@ impl Compiler {
 
     /// True after the conversion to f32.
     pub(crate) fn is_f32(&self) -> bool {
-        self.convert.dtype != DType::U8
+        self.convert.dtype == DType::F32
     }
 
     /// Adds a crop, to `size` if all images get the same.
@@ -122,8 +124,22 @@ impl Compiler {
     /// Adds a warp, which takes the nearest pixels of a mask.
     pub(crate) fn warp(&mut self, warp: impl Warp + 'static) -> Result<()> {
         self.check_fill(warp.style().fill)?;
+        if warp.style().interpolation != Interpolation::Nearest {
+            self.check_depth()?;
+        }
         let warp: Box<dyn Warp> = if self.is_mask() { Box::new(WarpByNearest(warp)) } else { Box::new(warp) };
         self.push(Step::InPlace(InPlace::Warp(warp)))
+    }
+
+    /// # Errors
+    /// `BadConfig` where values have 16 bits.
+    fn check_depth(&self) -> Result<()> {
+        match self.convert.mode.depth() {
+            Depth::Eight => Ok(()),
+            Depth::Sixteen => {
+                Err(Error::config("works on 8 bits a channel; with mode=\"gray16\", put it out of the chain"))
+            }
+        }
     }
 
     /// # Errors
@@ -179,6 +195,7 @@ impl Compiler {
         if self.is_mask() {
             return Ok(());
         }
+        self.check_depth()?;
         self.push(Step::InPlace(InPlace::Pixels(Box::new(op))))
     }
 
@@ -212,12 +229,14 @@ impl Compiler {
         let of_channel = |channel: usize| (scale_and_bias.0[channel], scale_and_bias.1[channel]);
         match self.convert.mode {
             DecodeMode::Indices => return Ok(()),
-            DecodeMode::Gray if of_channel(1) != of_channel(0) || of_channel(2) != of_channel(0) => {
+            DecodeMode::Gray | DecodeMode::Gray16
+                if of_channel(1) != of_channel(0) || of_channel(2) != of_channel(0) =>
+            {
                 return Err(Error::config(
-                    "the image has one channel (mode=\"gray\"); give mean and std three times the same number",
+                    "the image has one channel (mode=\"gray\" or \"gray16\"); give mean and std three times the same number",
                 ));
             }
-            DecodeMode::Gray | DecodeMode::Rgb => {}
+            DecodeMode::Gray | DecodeMode::Gray16 | DecodeMode::Rgb => {}
         }
         self.convert.normalize(scale_and_bias);
         Ok(())

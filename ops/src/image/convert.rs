@@ -3,12 +3,13 @@
 use super::decode::DecodeMode;
 use super::geometry::Flips;
 use super::rows::flip_rgb;
+use super::sampler::Depth;
 use crate::spec::{DType, Layout};
 
 /// The conversion at a chain's end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Convert {
-    /// RGB, or three equal channels of which one is written.
+    /// RGB; three equal channels, of which one is written; or a value of 16 bits.
     pub(crate) mode: DecodeMode,
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
@@ -21,7 +22,8 @@ impl Convert {
     /// Leaves values as they are between ops.
     pub(crate) fn of_mode(mode: DecodeMode) -> Self {
         let layout = if mode == DecodeMode::Indices { Layout::Hw } else { Layout::Hwc };
-        Self { mode, dtype: DType::U8, layout, scale: [1.0; 3], bias: [0.0; 3] }
+        let dtype = if mode == DecodeMode::Gray16 { DType::U16 } else { DType::U8 };
+        Self { mode, dtype, layout, scale: [1.0; 3], bias: [0.0; 3] }
     }
 
     /// Nothing to convert: the last u8 op can write the result itself.
@@ -35,13 +37,23 @@ impl Convert {
 
     pub(crate) fn unit(&mut self) {
         self.dtype = DType::F32;
-        self.scale = [1.0 / 255.0; 3];
+        self.scale = [1.0 / self.most(); 3];
         self.bias = [0.0; 3];
     }
 
+    /// Sets the scale of a channel's values in 0 … 255, and the bias.
     pub(crate) fn normalize(&mut self, (scale, bias): ([f32; 3], [f32; 3])) {
         self.dtype = DType::F32;
-        (self.scale, self.bias) = (scale, bias);
+        let of_byte = 255.0 / self.most();
+        (self.scale, self.bias) = (scale.map(|scale| scale * of_byte), bias);
+    }
+
+    /// Returns the largest value of a channel.
+    fn most(&self) -> f32 {
+        match self.mode.depth() {
+            Depth::Eight => 255.0,
+            Depth::Sixteen => 65_535.0,
+        }
     }
 
     /// Converts a dense RGB image, `width` wide, into `out`, flipped by `flips`.
@@ -63,14 +75,17 @@ impl Convert {
     /// Writes the first channel. With one channel, all layouts are the same.
     fn one_channel(&self, rgb: &[u8], width: usize, flips: Flips, out: &mut [u8]) {
         let (scale, bias) = (self.scale[0], self.bias[0]);
-        let is_f32 = self.dtype == DType::F32;
-        let bytes = self.dtype.bytes();
-        let write = |(pixel, out): (&[u8], &mut [u8])| {
-            if is_f32 {
+        let (depth, bytes) = (self.mode.depth(), self.dtype.bytes());
+        let wide = |pixel: &[u8]| u16::from_be_bytes([pixel[0], pixel[1]]);
+        let write = |(pixel, out): (&[u8], &mut [u8])| match (self.dtype, depth) {
+            (DType::F32, Depth::Eight) => {
                 out.copy_from_slice(&(f32::from(pixel[0]) * scale + bias).to_ne_bytes());
-            } else {
-                out[0] = pixel[0];
             }
+            (DType::F32, Depth::Sixteen) => {
+                out.copy_from_slice(&(f32::from(wide(pixel)) * scale + bias).to_ne_bytes());
+            }
+            (_, Depth::Eight) => out[0] = pixel[0],
+            (_, Depth::Sixteen) => out.copy_from_slice(&wide(pixel).to_ne_bytes()),
         };
         for (row, out) in rows(rgb, width, flips).zip(out.chunks_exact_mut(width * bytes)) {
             let pixels = row.chunks_exact(3);

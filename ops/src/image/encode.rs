@@ -13,7 +13,7 @@ use turbojpeg_sys as tj;
 
 use super::decode::{DecodeImage, Demand, JpegDecoder, Opened};
 use super::geometry::{Filter, MAX_SIDE, Rect, Size};
-use super::sampler::Sampler;
+use super::sampler::{Depth, Sampler};
 use super::turbo::Handle;
 use crate::image::buffer::Buffer;
 use crate::scratch::DECODER_MEMORY;
@@ -145,7 +145,13 @@ impl Shrinker {
         }
         let rgb = small.take(to.rgb_bytes());
         let view = (pixels.stride, pixels.view);
-        self.sampler.resize(decoded.bytes(), view, pixels.window, (&mut *rgb, to), Filter::Bicubic);
+        self.sampler.resize(
+            decoded.bytes(),
+            view,
+            pixels.window,
+            (&mut *rgb, to),
+            (Filter::Bicubic, Depth::Eight),
+        );
         let jpeg = self.encoder.encode(rgb, to)?;
         Ok(Some(match stored_orientation(bytes) {
             Some(orientation) => with_orientation(&jpeg, orientation),

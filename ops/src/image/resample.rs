@@ -13,6 +13,7 @@
 mod avx2;
 mod rows;
 mod weights;
+mod wide;
 
 use self::rows::{ROW_PADDING, RowTaps, Rows};
 use self::weights::{Side, Weights, unpack};
@@ -69,6 +70,17 @@ impl Resampler {
         filter: Filter,
     ) {
         self.run(Kernels::detect(), source, window, (out, to), filter);
+    }
+
+    /// Resamples grey values of 16 bits, a pixel in three bytes. One direction of the window is copied.
+    pub(super) fn resample_wide(
+        &mut self,
+        source: Source<'_>,
+        window: Window,
+        out: (&mut [u8], Size),
+        filter: Filter,
+    ) {
+        wide::resample(&mut self.columns, source, window, out, filter);
     }
 
     fn run(

@@ -6,7 +6,7 @@
 //! ```
 //! Geometry is lazy, so that the decoder knows the region before it starts; `resize` followed by a crop resamples
 //! only the crop. The last op that moves pixels writes into the caller's row: the resize or copy for u8 HWC, the
-//! conversion otherwise. Each thread has three buffers, for one decoded image and two intermediate ones.
+//! conversion otherwise. A pixel has three bytes in every mode. Each thread has three buffers, for one decoded image and two intermediate ones.
 
 use super::augmenter::Augmenter;
 use super::buffer::Buffer;
@@ -233,6 +233,7 @@ impl Run<'_> {
                 })
             }
         };
+        let filter = (filter, self.stages.decode.mode.depth());
         let ImageScratch { sampler, buffers, .. } = &mut *self.scratch;
         if last && self.stages.convert.is_identity() {
             let source = buffers[index].bytes();

@@ -1,9 +1,18 @@
-//! Pillow's antialiased resampling of rows of RGB, within one level of Pillow.
+//! Pillow's antialiased resampling of rows of RGB, within one level of Pillow, and of grey values of 16 bits.
 
 use super::buffer::Buffer;
 use super::geometry::{Filter, Rect, Size, Window};
 use super::resample::{Resampler, Source};
 use super::rows::copy_rows;
+
+/// What the three bytes of a pixel are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Channels of 8 bits.
+    Eight,
+    /// A grey value of 16 bits: the high byte, the low byte, and one that is not used.
+    Sixteen,
+}
 
 /// Resamples images. It keeps the buffers for weights and intermediate images.
 #[derive(Default)]
@@ -28,7 +37,7 @@ impl Sampler {
         (stride, view): (usize, Rect),
         window: Option<Window>,
         (out, to): (&mut [u8], Size),
-        filter: Filter,
+        (filter, depth): (Filter, Depth),
     ) {
         if window.is_none() && view.size() == to {
             return copy_rows(pixels, stride, view, out);
@@ -42,8 +51,10 @@ impl Sampler {
         });
         match filter {
             Filter::Nearest => nearest(source, window, (out, to)),
-            Filter::Bilinear => self.resampler.resample(source, window, (out, to), filter),
-            Filter::Bicubic | Filter::Lanczos => self.two_passes(source, window, (out, to), filter),
+            Filter::Bilinear if depth == Depth::Eight => {
+                self.resampler.resample(source, window, (out, to), filter);
+            }
+            _ => self.two_passes(source, window, (out, to), (filter, depth)),
         }
     }
 
@@ -56,7 +67,7 @@ impl Sampler {
         source: Source<'_>,
         window: Window,
         (out, to): (&mut [u8], Size),
-        filter: Filter,
+        (filter, depth): (Filter, Depth),
     ) {
         let view = source.view;
         let columns_first = f64::from(to.width) > window.width && f64::from(to.height) < window.height;
@@ -73,10 +84,15 @@ impl Sampler {
                 Window { left: 0.0, width: to.width.into(), ..window },
             )
         };
+        let resampler = &mut self.resampler;
+        let mut pass = |source, window, out: (&mut [u8], Size)| match depth {
+            Depth::Eight => resampler.resample(source, window, out, filter),
+            Depth::Sixteen => resampler.resample_wide(source, window, out, filter),
+        };
         let pixels = self.between.take(between.rgb_bytes());
-        self.resampler.resample(source, first, (&mut *pixels, between), filter);
+        pass(source, first, (&mut *pixels, between));
         let source = Source { pixels, stride: between.width as usize, view: Rect::of(between) };
-        self.resampler.resample(source, second, (out, to), filter);
+        pass(source, second, (out, to));
     }
 }
 

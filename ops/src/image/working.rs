@@ -5,6 +5,7 @@
 
 use super::decode::{Demand, Opened};
 use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::sampler::Depth;
 use super::stages::{Stage, Stages};
 use super::step::{Resizing, Step};
 use crate::seed::SampleSeed;
@@ -132,7 +133,8 @@ impl Walk<'_> {
         let At::Buffer(index, from) = self.at else { return };
         let sides = [from.width, from.height, to.width, to.height].map(u64::from);
         self.bytes += SIDE_BYTES * sides.iter().sum::<u64>();
-        if matches!(filter, Filter::Bicubic | Filter::Lanczos) {
+        let is_wide = self.stages.decode.mode.depth() == Depth::Sixteen;
+        if matches!(filter, Filter::Bicubic | Filter::Lanczos) || (is_wide && filter == Filter::Bilinear) {
             // One pass, then the other, in either order.
             let across = Size { height: from.height, width: to.width };
             let down = Size { height: to.height, width: from.width };

@@ -120,13 +120,66 @@ fn grey_is_luma_in_one_channel() {
     assert!((f32s[0] - (76.0 / 127.5 - 1.0)).abs() < 1e-6 && f32s.len() == 2);
 }
 
+/// Returns a PNG of 16-bit grey.
+fn wide_png((width, height): (u32, u32), values: &[u16]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut encoder = png::Encoder::new(&mut out, width, height);
+    encoder.set_color(ColorType::Grayscale);
+    encoder.set_depth(BitDepth::Sixteen);
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_be_bytes()).collect();
+    encoder.write_header().unwrap().write_image_data(&bytes).unwrap();
+    out
+}
+
+fn u16s(row: &[u8]) -> Vec<u16> {
+    row.as_chunks().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect()
+}
+
+#[test]
+fn grey_of_16_bits_keeps_its_values() {
+    let values: Vec<u16> = (0..9 * 7).map(|i: u16| i.wrapping_mul(40_503)).collect();
+    let image = wide_png((9, 7), &values);
+    let wide = |ops: &str| u16s(&apply(&format!("decode_image:mode=gray16,{ops}"), &image).unwrap());
+    assert_eq!(wide("resize:7x9"), values);
+    assert_eq!(
+        wide("resize:7x9,horizontal_flip:1,vertical_flip:1"),
+        values.iter().rev().copied().collect::<Vec<_>>()
+    );
+    let cropped: Vec<u16> = (2..5).flat_map(|y| values[y * 9 + 3..y * 9 + 6].to_vec()).collect();
+    assert_eq!(wide("center_crop:3"), cropped);
+    let padded = wide("pad:1:fill=255,center_crop:9x11");
+    assert_eq!((padded[0], &padded[12..21]), (65_535, &values[..9]));
+    let f32s = apply("decode_image:mode=gray16,resize:7x9,to_f32", &image).unwrap();
+    let f32s = f32s.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+    assert!(f32s.zip(&values).all(|(real, value)| (real - f32::from(*value) / 65_535.0).abs() < 1e-7));
+    let output = Chain::parse("decode_image:mode=gray16,resize:4x5,to_chw").unwrap().output().clone();
+    assert_eq!((output.dtype, output.shape.as_slice()), (DType::U16, &[1, 4, 5][..]));
+}
+
+#[test]
+fn grey_of_16_bits_is_averaged_as_16_bits() {
+    let image = wide_png((4, 2), &[0, 1, 256, 511, 2, 3, 65_535, 65_534]);
+    let halved = apply("decode_image:mode=gray16,resize:1x4", &image).unwrap();
+    // The mean of two rows: bytes that are averaged apart would carry no bit from the high byte to the low one.
+    assert_eq!(u16s(&halved), [1, 2, 32_896, 33_023]);
+}
+
 #[test]
 fn what_does_not_fit_a_mode_is_refused() {
     let rgb = png((2, 1), (ColorType::Rgb, BitDepth::Eight), &[0; 6]);
     let error = apply("decode_image:mode=indices,resize:1x2", &rgb).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadSample);
     assert!(error.message().contains("the image is RGB, and mode=\"indices\" needs a palette"), "{error}");
+    let error = apply("decode_image:mode=gray16,resize:1x2", &rgb).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadSample);
+    assert!(
+        error.message().contains("the image is RGB, and mode=\"gray16\" needs a PNG of 16-bit grey"),
+        "{error}"
+    );
     for (ops, part) in [
+        ("decode_image:mode=gray16,color_jitter,resize:8x8", "works on 8 bits a channel"),
+        ("decode_image:mode=gray16,rotate:9:interpolation=bilinear,resize:8x8", "works on 8 bits a channel"),
+        ("decode_image:mode=gray16,resize:8x8,normalize", "three times the same number"),
         ("decode_image:mode=indices,rand_augment,resize:8x8", "moves pixels of the image"),
         ("decode_image:mode=indices,trivial_augment,resize:8x8", "moves pixels of the image"),
         ("decode_image:mode=indices,auto_augment,resize:8x8", "moves pixels of the image"),

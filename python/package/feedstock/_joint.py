@@ -45,7 +45,7 @@ def image(decode: Op | None = None, *, fill: int = 0) -> JointColumn:
     """Describes the image of a joint map.
 
     Args:
-        decode: ``fs.decode_image(…)``, with mode ``"rgb"`` or ``"gray"``; default ``fs.decode_image()``.
+        decode: ``fs.decode_image(…)``, with mode ``"rgb"``, ``"gray"`` or ``"gray16"``; default ``fs.decode_image()``.
         fill: The value of padding, 0 to 255, for every channel; default 0.
     """
     return _column("image", decode_image() if decode is None else decode, fill, is_mask=False)
@@ -145,7 +145,7 @@ def _column(kind: str, decode: Op, fill: int, *, is_mask: bool) -> JointColumn:
     if not isinstance(decode, Op) or _fields(decode)["op"] != "decode_image":
         raise ConfigError(f"{kind} must be given fs.decode_image(…); got {decode!r}")
     if (_fields(decode).get("mode") == "indices") != is_mask:
-        need = 'mode="indices"' if is_mask else 'mode="rgb" or "gray"'
+        need = 'mode="indices"' if is_mask else 'mode="rgb", "gray" or "gray16"'
         raise ConfigError(f"{kind} must be given fs.decode_image with {need}; got {decode!r}")
     fill = whole("fill", fill, 0)
     if fill > 255:

@@ -67,6 +67,7 @@ impl Element {
     pub fn of_mapped(dtype: DType) -> Option<Self> {
         match dtype {
             DType::U8 => Some(Self::U8),
+            DType::U16 => Some(Self::U16),
             DType::F32 => Some(Self::F32),
             DType::I64 => Some(Self::I64),
             _ => None,

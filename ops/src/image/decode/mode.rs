@@ -2,6 +2,7 @@
 
 use super::format::{ImageFormat, sniff};
 use super::jpeg_header::JpegHeader;
+use crate::image::sampler::Depth;
 use feedstock_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +16,12 @@ use serde::{Deserialize, Serialize};
 /// let shape = |mode| ChainSpec::from([DecodeImage::new().mode(mode).into(), resize([8, 8])]).compile();
 /// assert_eq!(shape(DecodeMode::Rgb)?.output().shape, [8, 8, 3]);
 /// assert_eq!(shape(DecodeMode::Gray)?.output().shape, [8, 8, 1]);
+/// assert_eq!(shape(DecodeMode::Gray16)?.output().shape, [8, 8, 1]);
 /// assert_eq!(shape(DecodeMode::Indices)?.output().shape, [8, 8]);
 /// # Ok::<(), feedstock_ops::Error>(())
 /// ```
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum DecodeMode {
     /// Three channels. Grey becomes three equal channels, and alpha is dropped.
@@ -27,6 +29,9 @@ pub enum DecodeMode {
     Rgb,
     /// One channel: luma by ITU-R 601-2, as Pillow's `convert("L")`.
     Gray,
+    /// One channel of 16 bits, 0 … 65,535: a PNG of 16-bit grey, as Pillow's mode `I;16`, such as a depth map. Other images
+    /// are bad samples. Crops, resizes, padding (with `fill` · 257), flips, `to_f32` (to 0 … 1) and `normalize` work on it.
+    Gray16,
     /// One number per pixel, as a mask of classes: a PNG's palette index or its grey value, as `numpy.asarray` of Pillow's
     /// image (0 and 1 for one bit). Resizing takes the nearest pixel, and ops on colours do nothing, as in torchvision v2 for
     /// masks. An image with colours and without a palette is a bad sample.
@@ -38,12 +43,25 @@ impl DecodeMode {
         *self == Self::Rgb
     }
 
+    /// Returns what the three bytes of a pixel are between ops.
+    pub(crate) fn depth(self) -> Depth {
+        match self {
+            Self::Gray16 => Depth::Sixteen,
+            Self::Rgb | Self::Gray | Self::Indices => Depth::Eight,
+        }
+    }
+
     /// Refuses images that have no such pixels.
     pub(super) fn check(self, bytes: &[u8]) -> Result<()> {
-        if self != Self::Indices {
-            return Ok(());
-        }
-        match read_mode(bytes)? {
+        let stored = match self {
+            Self::Indices | Self::Gray16 => read_mode(bytes)?,
+            Self::Rgb | Self::Gray => return Ok(()),
+        };
+        match stored {
+            "I;16" if self == Self::Gray16 => Ok(()),
+            other if self == Self::Gray16 => Err(Error::bad_sample(format!(
+                "the image is {other}, and mode=\"gray16\" needs a PNG of 16-bit grey"
+            ))),
             "P" | "L" | "1" => Ok(()),
             other => Err(Error::bad_sample(format!(
                 "the image is {other}, and mode=\"indices\" needs a palette or grey values of at most 8 bits"

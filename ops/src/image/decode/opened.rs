@@ -134,8 +134,11 @@ impl<'a> Opened<'a> {
                 jpeg.decode(self.bytes, header, (region, denominator), demand.scope, out)?
             }
             Body::Png => {
-                let pixels =
-                    if self.mode == DecodeMode::Indices { png::Values::Stored } else { png::Values::Rgb };
+                let pixels = match self.mode {
+                    DecodeMode::Rgb | DecodeMode::Gray => png::Values::Rgb,
+                    DecodeMode::Gray16 => png::Values::Wide,
+                    DecodeMode::Indices => png::Values::Stored,
+                };
                 let warnings = png::decode(self.bytes, self.stored, (pixels, demand.scope), out)?;
                 Pixels { warnings, ..self.whole(region) }
             }

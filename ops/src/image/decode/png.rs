@@ -54,6 +54,8 @@ pub(super) enum Values {
     Rgb,
     /// Palette indices or grey values, in three equal channels. The image has a palette or is grey.
     Stored,
+    /// Grey values of 16 bits: the high byte, the low byte, and one that is not used. The image is 16-bit grey.
+    Wide,
 }
 
 /// Decodes into dense RGB. `size` is within the limits. With [`Scope::Stated`], a damaged file is not rebuilt.
@@ -101,8 +103,10 @@ fn decode_as_stored(
     }
     let mut reader = decoder.read_info().map_err(bad)?;
     let (color, depth) = reader.output_color_type();
-    if values == Values::Stored {
-        return stored_values(reader, size, out);
+    match values {
+        Values::Rgb => {}
+        Values::Stored => return stored_values(reader, size, out),
+        Values::Wide => return wide_values(reader, size, out),
     }
     let channels = color.samples();
     if depth != BitDepth::Eight || color == ColorType::Indexed {
@@ -117,6 +121,25 @@ fn decode_as_stored(
     reader.next_frame(&mut buffer[..pixels * channels]).map_err(bad)?;
     reader.finish().map_err(bad)?;
     to_rgb(buffer, pixels, channels);
+    Ok(())
+}
+
+/// Decodes grey values of 16 bits, each into three bytes.
+fn wide_values(mut reader: png::Reader<Cursor<&[u8]>>, size: Size, out: &mut Buffer) -> Result<()> {
+    // The mode was read from the first header, and a damaged file may have another one.
+    let is_fit = reader.output_color_type() == (ColorType::Grayscale, BitDepth::Sixteen);
+    if !is_fit || (reader.info().width, reader.info().height) != (size.width, size.height) {
+        return Err(Error::bad_sample("PNG: the header's size or colours are not the frame's"));
+    }
+    let pixels = size.height as usize * size.width as usize;
+    let buffer = out.take(pixels * 3);
+    reader.next_frame(&mut buffer[..pixels * 2]).map_err(bad)?;
+    reader.finish().map_err(bad)?;
+    // Backwards: a pixel's three bytes never reach a source byte that is still needed.
+    for pixel in (0..pixels).rev() {
+        buffer.copy_within(pixel * 2..pixel * 2 + 2, pixel * 3);
+        buffer[pixel * 3 + 2] = 0;
+    }
     Ok(())
 }
 

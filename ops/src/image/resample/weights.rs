@@ -52,7 +52,9 @@ pub(super) struct Weights {
     pub(super) readable: usize,
     /// Fractional bits.
     pub(super) precision: u32,
+    /// The weights before rounding, `width` of them for each result.
     exact: Vec<f64>,
+    width: usize,
 }
 
 impl Weights {
@@ -60,6 +62,13 @@ impl Weights {
         self.taps.capacity() * size_of::<Taps>()
             + self.pairs.capacity() * size_of::<i32>()
             + self.exact.capacity() * size_of::<f64>()
+    }
+
+    /// Returns for each result its first source pixel, and the weights from there on before rounding.
+    pub(super) fn exact(&self) -> impl Iterator<Item = (usize, &[f64])> {
+        let taps = self.taps.iter().filter(|taps| taps.count > 0);
+        taps.zip(self.exact.chunks_exact(self.width))
+            .map(|(taps, exact)| (self.start + taps.first as usize, &exact[..taps.count as usize]))
     }
 
     /// Computes the weights of `filter` on `side`.
@@ -132,6 +141,7 @@ impl Weights {
         }
         self.start = start as usize;
         self.length = end.saturating_sub(start) as usize;
+        self.width = width;
         self.round(start, most as usize, heaviest, width);
     }
 

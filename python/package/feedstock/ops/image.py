@@ -1,4 +1,4 @@
-"""Ops on images: from encoded bytes to tensors [height, width, channels], uint8 until converted."""
+"""Ops on images: from encoded bytes to tensors [height, width, channels], uint8 (or uint16) until converted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from feedstock.ops._op import Op, flatten
 
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Interpolation = Literal["nearest", "bilinear"]
-Mode = Literal["rgb", "gray", "indices"]
+Mode = Literal["rgb", "gray", "gray16", "indices"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 Policy = Literal["imagenet", "cifar10", "svhn"]
 Size = int | tuple[int, int]
@@ -44,7 +44,9 @@ def decode_image(
 
     Args:
         mode: What is made of the colours; default ``"rgb"``. ``"gray"``: luma [height, width, 1], as Pillow's
-            ``convert("L")``. ``"indices"``: a mask of classes [height, width], a PNG's palette indices or grey values
+            ``convert("L")``. ``"gray16"``: uint16 [height, width, 1] of a PNG of 16-bit grey (Pillow's mode ``I;16``), such
+            as a depth map. Crops, resizes, padding (with ``fill`` · 257), flips, ``to_f32`` (to 0…1) and ``normalize``
+            work on it; other images are bad samples. ``"indices"``: a mask of classes [height, width], a PNG's palette indices or grey values
             of at most 8 bits; resizing then takes the nearest pixel, and ops on colours do nothing. See ``fs.mask``.
         exif_orientation: Whether to rotate the image by its EXIF; default ``False``, as Pillow's ``Image.open``.
         scaled: Whether the JPEG decoder may halve images of at least four times the target size; default ``True``.
@@ -456,7 +458,7 @@ def random_erasing(
 
 
 def normalize(mean: Sequence[float] | None = None, std: Sequence[float] | None = None) -> Op:
-    """Converts uint8 to float32: scaled to 0…1, minus ``mean``, divided by ``std``, for each channel.
+    """Converts uint8 or uint16 to float32: scaled to 0…1, minus ``mean``, divided by ``std``, for each channel.
 
     Args:
         mean: One value for each channel; default: ImageNet's.
@@ -466,7 +468,7 @@ def normalize(mean: Sequence[float] | None = None, std: Sequence[float] | None =
 
 
 def to_f32() -> Op:
-    """Converts uint8 to float32 in 0…1."""
+    """Converts uint8 or uint16 to float32 in 0…1."""
     return Op("to_f32")
 
 
