@@ -38,6 +38,8 @@ const MIN_FILLED_TO_GROW: u64 = 8;
 
 type Bucket = [u8; BUCKET_BYTES];
 
+const EMPTY: [u8; SLOT_BYTES] = [0; SLOT_BYTES];
+
 /// The table of the part that this process owns.
 pub(super) struct Table {
     path: PathBuf,
@@ -117,7 +119,7 @@ impl Table {
     pub(super) fn remove(&mut self, key: Key) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         if let Some(slot) = find_in(file, self.buckets, key)? {
-            file.write_all_at(&[0; SLOT_BYTES], slot.at)?;
+            file.write_all_at(&EMPTY, slot.at)?;
             self.entries = self.entries.saturating_sub(1);
         }
         Ok(())
@@ -164,7 +166,7 @@ pub(super) fn record_use(part: &Path, key: Key, at: u64) -> io::Result<()> {
 /// Removes an entry whose bytes are damaged from the table of another process's part.
 pub(super) fn erase(part: &Path, key: Key, extent: Extent) -> io::Result<()> {
     change(part, key, |file, slot| match slot.extent == extent {
-        true => file.write_all_at(&[0; SLOT_BYTES], slot.at),
+        true => file.write_all_at(&EMPTY, slot.at),
         false => Ok(()),
     })
 }
@@ -222,7 +224,7 @@ fn slots(bucket: &Bucket) -> impl Iterator<Item = (Key, Extent)> {
 
 fn free_slot(read: &Bucket, bucket: u64, buckets: u64) -> Option<usize> {
     let is_free = |slot: &[u8]| decode(slot).is_none_or(|(key, _)| bucket_of(key, buckets) != bucket);
-    let empty = read.chunks_exact(SLOT_BYTES).position(|slot| slot == [0; SLOT_BYTES]); // without checksums
+    let empty = read.chunks_exact(SLOT_BYTES).position(|slot| slot == EMPTY); // without checksums
     empty.or_else(|| read.chunks_exact(SLOT_BYTES).position(is_free))
 }
 
@@ -265,7 +267,7 @@ fn encode(key: Key, extent: Extent) -> [u8; SLOT_BYTES] {
 }
 
 fn decode(slot: &[u8]) -> Option<(Key, Extent)> {
-    if slot[CRC_AT..USE_AT] != checksum(&slot[..CRC_AT]) {
+    if slot == EMPTY || slot[CRC_AT..USE_AT] != checksum(&slot[..CRC_AT]) {
         return None;
     }
     let extent = Extent {

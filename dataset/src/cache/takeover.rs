@@ -33,6 +33,12 @@ struct Found {
     bytes: u64,
 }
 
+impl Found {
+    fn entries(&self) -> usize {
+        self.files.len() + self.slabs.values().map(Vec::len).sum::<usize>()
+    }
+}
+
 /// Lists the entries of our part and of free ones, whose files it moves. Returns them within the cap.
 pub(super) fn take_over(
     folder: &Folder,
@@ -49,6 +55,7 @@ pub(super) fn take_over(
         free.iter().map(|part| find(&part.path, disk, holes)).collect::<io::Result<_>>()?;
 
     let mut index = Index::new(cap);
+    index.expect(own.entries() + found.iter().map(Found::entries).sum::<usize>());
     let mut slabs = Slabs::new(folder.part(), disk, holes, own.table);
     for (number, mut entries) in own.slabs {
         entries.retain(|(key, extent)| index.load(*key, extent.bytes(), Place::Slab(*extent)));
@@ -68,6 +75,7 @@ pub(super) fn take_over(
         drop(part.table);
         table::remove(&part.path)?;
     }
+    index.loaded();
     slabs.go_on()?;
     trim(folder, cap, &mut index, &mut slabs)?;
     folder.publish(index.used() + slabs.overhead());

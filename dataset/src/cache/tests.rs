@@ -4,7 +4,7 @@ use super::folder::list;
 use super::*;
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -41,15 +41,13 @@ fn on_disk(folder: &Path) -> u64 {
     files.filter(|file| file.file_name() != "lock").map(|file| file.metadata().unwrap().blocks() * 512).sum()
 }
 
+/// Copies a part. Files keep their lengths; what is after the last entry stays a hole.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
-    for file in fs::read_dir(from).unwrap() {
-        let file = file.unwrap();
-        let mut content = fs::read(file.path()).unwrap();
-        let len = content.len();
-        content.truncate(content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
-        fs::write(to.join(file.file_name()), content).unwrap();
-        File::options().write(true).open(to.join(file.file_name())).unwrap().set_len(len as u64).unwrap();
+    for file in fs::read_dir(from).unwrap().map(|file| file.unwrap()) {
+        let mut copy = File::create(to.join(file.file_name())).unwrap();
+        io::copy(&mut File::open(file.path()).unwrap().take(1 << 20), &mut copy).unwrap();
+        copy.set_len(file.metadata().unwrap().len()).unwrap();
     }
 }
 

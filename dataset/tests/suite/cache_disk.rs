@@ -235,7 +235,7 @@ fn processes_share_a_folder() {
 #[tokio::test]
 async fn the_owner_learns_when_others_need_an_entry_again() {
     let dir = tempfile::tempdir().unwrap();
-    for len in [100, (1 << 20) + 100] {
+    for len in [100_u64, (1 << 20) + 100] {
         let folder = dir.path().join(len.to_string());
         let path = dir.path().join("x");
         fs::write(&path, data(20 << 20, 1)).unwrap();

@@ -3,6 +3,7 @@
 use crate::cache_support::{bytes_on_disk, has, in_another_process, open, put, task};
 use feedstock_dataset::DiskCache;
 use std::collections::BTreeSet;
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::Child;
@@ -14,6 +15,8 @@ const OBJECTS: u64 = 1500;
 const LARGE: u64 = 1 << 30;
 /// Room for about a third of them.
 const SMALL: u64 = 6 << 20;
+/// What a process stores to be taken over.
+const FILLED: u64 = 2000;
 
 /// A small generator: the moments and objects are random, and the same in each run of the test.
 struct Random(u64);
@@ -44,13 +47,25 @@ fn read_and_store(cache: &DiskCache, seed: u64) -> ! {
     }
 }
 
-/// Not a separate test: the next one runs it.
+/// Not a separate test: the others run it. Its tasks: `works CAP SEED`, `fills FIRST`, `opens`.
 #[test]
 fn run_as_another_process() {
     let Some((folder, what)) = task() else { return };
-    let (cap, seed) = what.split_once(' ').unwrap();
-    let cache = open(&folder, cap.parse().unwrap());
-    read_and_store(&cache, seed.parse().unwrap());
+    let words: Vec<&str> = what.split(' ').collect();
+    let number = |word: usize| words[word].parse().unwrap();
+    match words[0] {
+        "works" => read_and_store(&open(&folder, number(1)), number(2)),
+        "fills" => {
+            let cache = open(&folder, LARGE);
+            (number(1)..number(1) + FILLED).for_each(|n| assert!(put(&cache, n, 100, n)));
+            println!("\nready");
+        }
+        _ => {
+            println!("\nready");
+            open(&folder, LARGE);
+        }
+    }
+    std::io::stdin().read_line(&mut String::new()).unwrap(); // until it is killed
 }
 
 struct Process {
@@ -60,9 +75,8 @@ struct Process {
 }
 
 impl Process {
-    fn start(folder: &Path, cap: u64, seed: u64) -> Self {
-        let mut child =
-            in_another_process("cache_kill::run_as_another_process", folder, &format!("{cap} {seed}"));
+    fn start(folder: &Path, what: &str) -> Self {
+        let mut child = in_another_process("cache_kill::run_as_another_process", folder, what);
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let (send, ready) = mpsc::channel();
         let stored = std::thread::spawn(move || {
@@ -105,10 +119,10 @@ fn killed_processes_lose_only_what_they_were_writing() {
     let sleep = |millis| std::thread::sleep(Duration::from_millis(millis));
     for round in 0..10 {
         let cap = if round < 5 { LARGE } else { SMALL };
-        let mut start = || Process::start(dir.path(), cap, random.below(1 << 30));
+        let mut start = || Process::start(dir.path(), &format!("works {cap} {}", random.below(1 << 30)));
         let (first, second) = (start(), start());
         if round % 2 == 0 {
-            [&first, &second].map(Process::wait_until_ready);
+            [&first, &second].into_iter().for_each(Process::wait_until_ready);
             sleep(random.below(80));
             // A slab's own blocks (12 KiB for 1,000 extents) count after they were measured.
             let on_disk = bytes_on_disk(dir.path());
@@ -131,4 +145,41 @@ fn killed_processes_lose_only_what_they_were_writing() {
         assert!(round == 0 || !found.is_empty());
     }
     assert!(stored.len() > 100, "the processes were killed before they stored anything: {}", stored.len());
+}
+
+/// Copies a part. Files keep their lengths; what is after the last entry stays a hole.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for file in fs::read_dir(from).unwrap().map(|file| file.unwrap()) {
+        let mut copy = fs::File::create(to.join(file.file_name())).unwrap();
+        let mut written = fs::File::open(file.path()).unwrap().take(FILLED * 4096);
+        std::io::copy(&mut written, &mut copy).unwrap();
+        copy.set_len(file.metadata().unwrap().len()).unwrap();
+    }
+}
+
+/// The parts of two killed processes are taken over by a third, which is killed at random moments of that.
+#[test]
+fn a_take_over_that_is_killed_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = |name: &str| dir.path().join(name);
+    let owners = [0, FILLED].map(|first| Process::start(&folder("killed"), &format!("fills {first}")));
+    owners.iter().for_each(Process::wait_until_ready);
+    owners.into_iter().for_each(|owner| drop(owner.kill()));
+    let mut random = Random(11);
+    for round in 0..12 {
+        for part in ["part-0", "part-1"] {
+            copy(&folder("killed").join(part), &folder("copy").join(part));
+        }
+        let third = Process::start(&folder("copy"), "opens");
+        third.wait_until_ready();
+        std::thread::sleep(Duration::from_micros(random.below(15_000)));
+        third.kill();
+        let cache = open(&folder("copy"), LARGE);
+        assert_eq!(cache.stats().entries as u64, 2 * FILLED, "round {round}");
+        assert!((0..2 * FILLED).all(|n| has(&cache, n, 100)), "round {round}");
+        assert_eq!((cache.stats().used_bytes, cache.stats().damaged), (bytes_on_disk(&folder("copy")), 0));
+        drop(cache);
+        fs::remove_dir_all(folder("copy")).unwrap();
+    }
 }
