@@ -8,7 +8,7 @@ pub struct DiskCacheOptions {
     /// The folder; created if missing. It should hold nothing but caches.
     pub folder: PathBuf,
     /// The most bytes that all files in the folder take on disk together: those of all data sets and processes that share
-    /// the folder. Each entry is rounded up to 4 KiB, and the table of small entries counts, too (about 75 bytes an
+    /// the folder. Each entry is rounded up to 4 KiB, and the table of small entries counts, too (about 80 bytes an
     /// entry, at least 4 KiB). If data sets of one process give several values, the largest counts.
     pub max_bytes: u64,
 }

@@ -10,10 +10,10 @@
 //! reader that has computed a bucket from the old length may miss an entry, which then counts as not held.
 //!
 //! A slot is free if its checksum is wrong or its key belongs to another bucket. So a slot that was written halfway, a
-//! damaged one and what an interrupted doubling left behind are free. `use` is written by other processes: the place in
-//! the order, plus one, where they need the entry next.
+//! damaged one and those that an interrupted doubling did not clear are free. `use` is written by other processes: the
+//! place in the order, plus one, where they need the entry next.
 //!
-//! Cost: one `pread` a look-up, one `pread` and one `pwrite` a change. On average a table is half full: about 75 bytes an
+//! Cost: one `pread` a look-up, one `pread` and one `pwrite` a change. A table is about 45 % full on average: 80 bytes an
 //! entry.
 
 use super::disk::remove_file;
