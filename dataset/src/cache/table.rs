@@ -125,12 +125,10 @@ impl Table {
         Ok(())
     }
 
-    /// Removes all entries.
+    /// Removes all entries, and the file.
     pub(super) fn clear(&mut self) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        file.set_len(0)?;
-        (self.buckets, self.entries) = (0, 0);
-        Ok(())
+        (self.file, self.buckets, self.entries) = (None, 0, 0);
+        remove_file(&self.path)
     }
 
     /// Returns when another process needs the entry next, if one recorded it.

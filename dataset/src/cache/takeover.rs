@@ -160,22 +160,24 @@ fn clean(file: &File, entries: &[(Key, Extent)], disk: Disk) -> io::Result<u64> 
     }
     let live: u64 = entries.iter().map(|(_, extent)| extent.bytes()).sum();
     if allocated(&status) > live + MAX_EXTRA_BYTES {
-        punch_gaps(file, entries.iter().map(|(_, extent)| *extent), disk)?;
+        punch_gaps(file, entries.iter().map(|(_, extent)| *extent), disk);
     }
     Ok(allocated(&file.metadata()?).max(live))
 }
 
-fn punch_gaps(file: &File, sorted: impl Iterator<Item = Extent>, disk: Disk) -> io::Result<()> {
+/// Frees what is between sorted entries. What cannot be freed, for example on a full disk, counts as used.
+fn punch_gaps(file: &File, sorted: impl Iterator<Item = Extent>, disk: Disk) {
     let mut end = 0;
     let last = Extent { slab: 0, block: SLAB_BLOCKS, blocks: 0 };
     for extent in sorted.chain([last]) {
         let start = extent.byte_range().start;
-        if start > end {
-            (disk.punch)(file, end..start)?;
+        if start > end
+            && let Err(error) = (disk.punch)(file, end..start)
+        {
+            tracing::debug!(%error, "unused bytes of a slab could not be freed");
         }
         end = extent.byte_range().end;
     }
-    Ok(())
 }
 
 /// A slab of a free part.
@@ -185,8 +187,8 @@ struct Moved<'a> {
     entries: Vec<(Key, Extent)>,
 }
 
-/// Moves a slab to our part. Entries that we hold already, and those for which the table would have to grow by more than
-/// `room`, are removed. Returns the bytes that the slab took.
+/// Moves a slab to our part. Entries that we hold already, and those for which the table would have to grow beyond `room`
+/// or cannot be written, are removed. Returns the bytes that the slab took.
 fn merge(
     folder: &Folder,
     moved: Moved<'_>,
@@ -201,7 +203,7 @@ fn merge(
     let mut kept = Vec::new();
     for (key, extent) in moved.entries {
         let extent = Extent { slab: number, ..extent };
-        if !index.holds(key) && make_room(&mut slabs.table, key, room)? && slabs.table.insert(key, extent)? {
+        if !index.holds(key) && enter(&mut slabs.table, key, extent, room).unwrap_or(false) {
             let _new = index.load(key, extent.bytes(), Place::Slab(extent));
             kept.push(extent);
         }
@@ -214,7 +216,7 @@ fn merge(
     fs::rename(from, &to)?;
     if kept.iter().map(|extent| extent.bytes()).sum::<u64>() + MAX_EXTRA_BYTES < took {
         let file = File::options().read(true).write(true).open(&to)?;
-        punch_gaps(&file, kept.iter().copied(), disk)?;
+        punch_gaps(&file, kept.iter().copied(), disk);
     }
     slabs.adopt(number, kept.into_iter())?;
     Ok(took)
@@ -232,12 +234,14 @@ fn load_files(folder: &Folder, files: Vec<(PathBuf, Key)>, index: &mut Index) ->
     Ok(())
 }
 
-fn make_room(table: &mut Table, key: Key, room: u64) -> io::Result<bool> {
+/// Enters an entry into the table, which may grow to `room` bytes; `false` if that is not enough.
+fn enter(table: &mut Table, key: Key, extent: Extent, room: u64) -> io::Result<bool> {
     match table.growth(key)? {
-        Some(0) => Ok(true),
-        Some(growth) if table.bytes() + growth <= room => table.grow().map(|()| true),
-        _ => Ok(false),
+        Some(0) => {}
+        Some(growth) if table.bytes() + growth <= room => table.grow()?,
+        _ => return Ok(false),
     }
+    table.insert(key, extent)
 }
 
 /// Removes entries beyond the cap.
@@ -251,7 +255,11 @@ fn trim(folder: &Folder, cap: u64, index: &mut Index, slabs: &mut Slabs) -> io::
         };
         for victim in victims {
             match index.place(victim) {
-                Some(Place::Slab(extent)) => slabs.remove(victim, extent)?,
+                Some(Place::Slab(extent)) => {
+                    if let Err(error) = slabs.remove(victim, extent) {
+                        tracing::debug!(%error, "an entry of a slab could not be freed; it still counts");
+                    }
+                }
                 _ => remove_file(&folder.entry(victim))?,
             }
             index.remove(victim);

@@ -149,6 +149,34 @@ fn what_could_not_be_freed_still_counts() {
     assert!(on_disk(dir.path()) <= 21 * 4096 && cache.stats().used_bytes == on_disk(dir.path()));
 }
 
+/// Slots are lost, as those of entries that a killed process was writing.
+#[test]
+fn bytes_without_a_slot_are_freed_when_the_part_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), Disk::REAL);
+    assert!((0..20).all(|n| put(&cache, n)));
+    drop(cache);
+    let part = dir.path().join("part-0");
+    for n in 0..10 {
+        let key = entry::key(&object(n), &range(n)).unwrap();
+        table::erase(&part, key, table::find(&part, key).unwrap()).unwrap();
+    }
+    PUNCH_FAILS.set(true);
+    let cache = open(dir.path(), Disk { punch: fails_at_times, ..Disk::REAL });
+    PUNCH_FAILS.set(false);
+    assert_eq!(
+        (cache.stats().entries, cache.stats().used_bytes),
+        (10, 21 * 4096),
+        "a full disk is not an error"
+    );
+    assert_eq!(on_disk(dir.path()), 21 * 4096);
+    drop(cache);
+    let cache = open(dir.path(), Disk::REAL);
+    assert_eq!((cache.stats().entries, cache.stats().used_bytes), (10, 11 * 4096));
+    assert_eq!(on_disk(dir.path()), 11 * 4096);
+    assert!((10..20).all(|n| has(&cache, n)));
+}
+
 /// Two parts, whose owners ended, are merged. A process that is killed between any two steps loses nothing.
 #[test]
 fn an_interrupted_take_over_loses_nothing() {
