@@ -3,28 +3,23 @@
 //! ```text
 //! <folder>/lock                       held while space is reserved or parts change owners
 //! <folder>/part-0/lock                held by the part's owner; its length is what the part holds, in 4-KiB blocks
-//! <folder>/part-0/<key>.block         an entry: written and removed by the owner, read by all
+//! <folder>/part-0/<number>.slab       small entries: written and removed by the owner, read by all
+//! <folder>/part-0/table               where they are in slabs
+//! <folder>/part-0/<key>.block         a large entry; earlier releases stored all entries this way
 //! ```
 //! Each process owns a part. A part is free after its owner ended, for whatever reason; the next process that opens the
 //! folder takes over its entries.
-//!
-//! After another process has used an entry, the file's time of modification states when the plan needs it next: the place
-//! in the order, in microseconds since 1970.
 
-use super::index::Key;
+use super::entry::{DISK_BLOCK_BYTES, Key};
+use super::slab;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
 
-/// Files take whole file-system blocks.
-pub(super) const DISK_BLOCK_BYTES: u64 = 4096;
 const ENTRY: &str = "block";
 const TEMP: &str = "tmp";
 const LOCK: &str = "lock";
-/// Larger values are not places but times of writing: 10¹⁵ microseconds is a date in 2001.
-const MAX_PLACE: u64 = 1_000_000_000_000_000;
 
 pub(super) struct Folder {
     path: PathBuf,
@@ -54,45 +49,40 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// A part whose owner ended. Its lock is ours until this is dropped.
+pub(super) struct FreePart {
+    pub(super) path: PathBuf,
+    lock: File,
+}
+
 impl Folder {
-    /// Takes a part of the folder, with the entries of all free parts.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    /// Takes a part of the folder, and locks all free ones.
+    pub(super) fn open(path: &Path) -> io::Result<(Self, Vec<FreePart>)> {
         let guard = Mutex::new(lock_file(path)?);
         let locked = lock(&guard)?;
-        let mut own: Option<(PathBuf, File)> = None;
+        let mut free = Vec::new();
         let mut next = 0;
         for (number, part) in parts(path)? {
             next = next.max(number + 1);
             let file = lock_file(&part)?;
             match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => continue,
+                Ok(()) => free.push(FreePart { path: part, lock: file }),
+                Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            match &own {
-                None => own = Some((part, file)),
-                Some((own, owned)) => {
-                    // Published first: if this is interrupted, no process counts the entries as free space.
-                    owned.set_len(owned.metadata()?.len() + file.metadata()?.len())?;
-                    for (entry, _) in our_files(&part)? {
-                        fs::rename(&entry, own.join(entry.file_name().unwrap_or_default()))?;
-                    }
-                    file.set_len(0)?;
-                }
-            }
         }
-        let (part, owned) = match own {
-            Some(own) => own,
-            None => {
-                let part = path.join(format!("part-{next}"));
-                fs::create_dir_all(&part)?;
-                let file = lock_file(&part)?;
-                file.lock()?;
-                (part, file)
-            }
+        let own = if free.is_empty() {
+            let part = path.join(format!("part-{next}"));
+            fs::create_dir_all(&part)?;
+            let file = lock_file(&part)?;
+            file.lock()?;
+            FreePart { path: part, lock: file }
+        } else {
+            free.remove(0)
         };
         drop(locked);
-        Ok(Self { path: path.to_owned(), part, owned, guard, process: std::process::id() })
+        let process = std::process::id();
+        Ok((Self { path: path.to_owned(), part: own.path, owned: own.lock, guard, process }, free))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -111,23 +101,24 @@ impl Folder {
         self.part.join(format!("{key:032x}-{number}.{TEMP}"))
     }
 
+    /// Returns a file of our part for a test of the disk. The next owner removes it if this process is killed.
+    pub(super) fn scratch(&self) -> PathBuf {
+        self.part.join(format!("scratch.{TEMP}"))
+    }
+
     pub(super) fn lock(&self) -> io::Result<Locked<'_>> {
         lock(&self.guard)
     }
 
-    /// Returns where other processes would hold the entry.
-    pub(super) fn entries_of_others(&self, key: Key) -> Vec<PathBuf> {
-        let others = parts(&self.path).unwrap_or_default().into_iter().filter(|(_, part)| *part != self.part);
-        others.map(|(_, part)| entry(&part, key)).collect()
+    /// Returns the parts of other processes, and free ones.
+    pub(super) fn others(&self) -> io::Result<impl Iterator<Item = PathBuf>> {
+        Ok(parts(&self.path)?.into_iter().map(|(_, part)| part).filter(|part| *part != self.part))
     }
 
     /// Returns the bytes that other parts hold.
     pub(super) fn used_by_others(&self) -> io::Result<u64> {
-        let mut blocks = 0;
-        for (_, part) in parts(&self.path)?.into_iter().filter(|(_, part)| *part != self.part) {
-            blocks += fs::metadata(part.join(LOCK)).map_or(0, |lock| lock.len());
-        }
-        Ok(blocks * DISK_BLOCK_BYTES)
+        let blocks = |part: PathBuf| fs::metadata(part.join(LOCK)).map_or(0, |lock| lock.len());
+        Ok(self.others()?.map(blocks).sum::<u64>() * DISK_BLOCK_BYTES)
     }
 
     /// Publishes to other processes how much this part holds.
@@ -137,22 +128,14 @@ impl Folder {
         }
     }
 
-    /// Records for an entry's owner when it is needed next.
-    pub(super) fn record_use(&self, key: Key, at: u64) {
-        let time = SystemTime::UNIX_EPOCH + Duration::from_micros(at.min(MAX_PLACE - 1));
-        for path in self.entries_of_others(key) {
-            // An entry that is gone, or belongs to another user, is left unchanged.
-            if let Ok(file) = File::open(&path) {
-                let _recorded = file.set_modified(time);
-            }
+    /// Counts what free parts hold as ours, before it is moved here. Ours grows first: if this is interrupted, no process
+    /// counts the entries as free space.
+    pub(super) fn count(&self, free: &[FreePart]) -> io::Result<()> {
+        for part in free {
+            self.owned.set_len(self.owned.metadata()?.len() + part.lock.metadata()?.len())?;
+            part.lock.set_len(0)?;
         }
-    }
-
-    /// Returns when an entry of this part is needed next, if another process recorded it.
-    pub(super) fn recorded_use(&self, key: Key) -> Option<u64> {
-        let modified = fs::metadata(self.entry(key)).ok()?.modified().ok()?;
-        let at = u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros()).ok()?;
-        (at < MAX_PLACE).then_some(at)
+        Ok(())
     }
 }
 
@@ -162,7 +145,8 @@ fn lock(guard: &Mutex<File>) -> io::Result<Locked<'_>> {
     Ok(Locked(file))
 }
 
-fn entry(part: &Path, key: Key) -> PathBuf {
+/// Returns the file of an entry that is not in a slab.
+pub(super) fn entry(part: &Path, key: Key) -> PathBuf {
     part.join(format!("{key:032x}.{ENTRY}"))
 }
 
@@ -184,27 +168,27 @@ fn parts(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     Ok(parts)
 }
 
-/// Returns the files in a part that a cache wrote, whole (with their key) or partial.
-pub(super) fn our_files(part: &Path) -> io::Result<Vec<(PathBuf, Option<Key>)>> {
-    let mut files = Vec::new();
+/// The files in a part that a cache wrote, except its lock and table.
+#[derive(Default)]
+pub(super) struct Listed {
+    pub(super) slabs: Vec<u32>,
+    pub(super) entries: Vec<(PathBuf, Key)>,
+    pub(super) partial: Vec<PathBuf>,
+}
+
+pub(super) fn list(part: &Path) -> io::Result<Listed> {
+    let mut listed = Listed::default();
     for entry in fs::read_dir(part)? {
         let path = entry?.path();
         let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
         match path.extension().and_then(|e| e.to_str()) {
-            Some(TEMP) => files.push((path, None)),
-            Some(ENTRY) if stem.len() == 32 => {
-                let key = Key::from_str_radix(stem, 16).ok();
-                files.push((path, key));
-            }
-            _ => {} // the lock, or not ours
+            Some(TEMP) => listed.partial.push(path),
+            Some(ENTRY) if stem.len() == 32 => match Key::from_str_radix(stem, 16) {
+                Ok(key) => listed.entries.push((path, key)),
+                Err(_) => listed.partial.push(path),
+            },
+            _ => listed.slabs.extend(slab::number_of(&path)), // else the lock, the table, or not ours
         }
     }
-    Ok(files)
-}
-
-pub(super) fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
+    Ok(listed)
 }

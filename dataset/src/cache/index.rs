@@ -1,16 +1,16 @@
 //! What one process's part of the cache holds and what is evicted first: pure bookkeeping, no files.
 //!
 //! Invariant: `used + reserved ≤ cap` whenever space is reserved. Space is reserved before a byte is written and released
-//! only after a file is gone, so the disk never holds more either.
+//! only after the entry's blocks are free, so the disk never holds more either.
 //!
 //! Uses are places in the order of a *stream*: one data set that is read through the cache. Each stream counts separately;
 //! the place that it has reached is its latest use.
+//!
+//! Memory: about 150 bytes an entry.
 
-use std::collections::{BTreeSet, HashMap};
+use super::entry::{Key, Place};
+use std::collections::{BTreeSet, HashMap, hash_map};
 use std::ops::Bound;
-
-/// 128 bits of (object, version, range).
-pub(super) type Key = u128;
 
 /// A data set that is read through the cache, numbered within this process.
 pub(super) type Stream = u64;
@@ -27,8 +27,9 @@ struct Entry {
     bytes: u64,
     next_use: u64,
     stream: Stream,
-    /// Readers that have the file open; such an entry is not evicted.
+    /// Readers that read it now; such an entry is not evicted.
     readers: u32,
+    place: Place,
 }
 
 /// Resident entries ordered by their next use.
@@ -89,7 +90,7 @@ impl Index {
             self.update(key, next);
             return Admission::Resident;
         }
-        let wanted = self.used + self.reserved + bytes;
+        let wanted = (self.used + self.reserved).saturating_add(bytes);
         let mut given = 0;
         let mut victims = Vec::new();
         let later = (Bound::Excluded((next.at, Key::MAX)), Bound::Unbounded);
@@ -150,29 +151,48 @@ impl Index {
         }
     }
 
-    /// Reserves space for a file about to be written.
+    /// Reserves space for an entry about to be written.
     pub(super) fn reserve(&mut self, bytes: u64) {
         self.reserved += bytes;
         assert!(self.used + self.reserved <= self.cap, "the cache's cap would be exceeded");
     }
 
-    /// Releases the space of a reserved file that was not written.
+    /// Releases the space of a reserved entry that was not written.
     pub(super) fn release(&mut self, bytes: u64) {
         assert!(bytes <= self.reserved, "more released than reserved");
         self.reserved -= bytes;
     }
 
-    /// Adds an entry: the reserved file is in place.
-    pub(super) fn insert(&mut self, key: Key, bytes: u64, next: Use) {
+    /// Adds an entry: the reserved bytes are in place.
+    pub(super) fn insert(&mut self, key: Key, bytes: u64, place: Place, next: Use) {
         self.release(bytes);
-        let entry = Entry { bytes, next_use: next.at, stream: next.stream, readers: 0 };
+        let entry = Entry { bytes, next_use: next.at, stream: next.stream, readers: 0, place };
         let fresh = self.entries.insert(key, entry).is_none();
         assert!(fresh, "an entry was written twice");
         self.by_next_use.insert((next.at, key));
         self.used += bytes;
     }
 
-    /// Removes an entry whose file is gone.
+    /// Makes room in memory for entries to be loaded.
+    pub(super) fn expect(&mut self, entries: usize) {
+        self.entries.reserve(entries);
+    }
+
+    /// Adds an entry that an earlier process wrote, beyond the cap if need be; `false` if the key is there. It is needed
+    /// never, until a stream states another use. [`Self::loaded`] must follow.
+    pub(super) fn load(&mut self, key: Key, bytes: u64, place: Place) -> bool {
+        let hash_map::Entry::Vacant(vacant) = self.entries.entry(key) else { return false };
+        vacant.insert(Entry { bytes, next_use: u64::MAX, stream: 0, readers: 0, place });
+        self.used += bytes;
+        true
+    }
+
+    /// Orders the loaded entries by their next use, all at once, which is faster than one by one.
+    pub(super) fn loaded(&mut self) {
+        self.by_next_use = self.entries.iter().map(|(key, entry)| (entry.next_use, *key)).collect();
+    }
+
+    /// Removes an entry whose bytes are gone.
     pub(super) fn remove(&mut self, key: Key) {
         if let Some(entry) = self.entries.remove(&key) {
             self.by_next_use.remove(&(entry.next_use, key));
@@ -192,11 +212,16 @@ impl Index {
         self.entries.contains_key(&key)
     }
 
-    /// Keeps the entry while it is read; `false` if there is none.
-    pub(super) fn hold(&mut self, key: Key) -> bool {
-        let Some(entry) = self.entries.get_mut(&key) else { return false };
+    /// Returns where an entry is.
+    pub(super) fn place(&self, key: Key) -> Option<Place> {
+        Some(self.entries.get(&key)?.place)
+    }
+
+    /// Keeps the entry while it is read, and returns where it is.
+    pub(super) fn hold(&mut self, key: Key) -> Option<Place> {
+        let entry = self.entries.get_mut(&key)?;
         entry.readers += 1;
-        true
+        Some(entry.place)
     }
 
     /// Ends a [`hold`](Self::hold); `true` if the entry has no other readers.
@@ -240,7 +265,7 @@ mod tests {
         if let Admission::Evict(victims) = index.admit(key, bytes, at(next_use)) {
             victims.into_iter().for_each(|victim| index.remove(victim));
             index.reserve(bytes);
-            index.insert(key, bytes, at(next_use));
+            index.insert(key, bytes, Place::File, at(next_use));
         }
     }
 
@@ -323,7 +348,7 @@ mod tests {
     fn an_entry_being_read_stays() {
         let mut index = Index::new(10);
         put(&mut index, 1, 10, 100);
-        assert!(index.hold(1));
+        assert_eq!(index.hold(1), Some(Place::File));
         assert_eq!(index.admit(2, 10, at(1)), Admission::Refused);
         assert!(index.let_go(1));
         assert_eq!(index.admit(2, 10, at(1)), Admission::Evict(vec![1]));
@@ -336,7 +361,7 @@ mod tests {
         for (key, next) in [(1, of(1, 10)), (2, of(1, 20)), (3, of(2, 5))] {
             assert_eq!(index.admit(key, 1, next), Admission::Evict(Vec::new()));
             index.reserve(1);
-            index.insert(key, 1, next);
+            index.insert(key, 1, Place::File, next);
         }
         assert_eq!(index.admit(4, 1, of(1, 30)), Admission::Refused, "all are needed sooner");
         index.used_at(2, of(1, 120)); // the stream has reached place 20, and 1 was not used at 10

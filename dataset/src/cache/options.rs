@@ -7,8 +7,9 @@ use std::path::PathBuf;
 pub struct DiskCacheOptions {
     /// The folder; created if missing. It should hold nothing but caches.
     pub folder: PathBuf,
-    /// The most bytes that all files in the folder take together, each rounded up to 4 KiB: those of all data sets and
-    /// processes that share the folder. If data sets of one process give several values, the largest counts.
+    /// The most bytes that all files in the folder take on disk together: those of all data sets and processes that share
+    /// the folder. Each entry is rounded up to 4 KiB, and the table of small entries counts, too (about 80 bytes an
+    /// entry, at least 4 KiB). If data sets of one process give several values, the largest counts.
     pub max_bytes: u64,
 }
 
@@ -32,7 +33,7 @@ pub struct DiskCacheStats {
     pub evicted: u64,
     /// Entries that this process wrote, or took over, and holds.
     pub entries: usize,
-    /// Bytes of those on disk, including those being written.
+    /// Bytes of those on disk and of their table, including those being written.
     pub used_bytes: u64,
     /// Whether caching is off for a time, after a disk error.
     pub off: bool,

@@ -1,47 +1,18 @@
 //! The disk cache through its public API: cap, order of eviction, crashes, damage, several processes.
 
+use crate::cache_support::{
+    TABLE, bytes_on_disk, files, files_of_kind, has, in_another_process, object, open, put, task,
+};
 use crate::storage_support::{S3, data, options, storage};
 use bytes::Bytes;
-use feedstock_dataset::{DiskCache, DiskCacheOptions, ObjectRef};
+use feedstock_dataset::{DiskCache, ObjectRef};
 use feedstock_testkit::{Fault, Rule};
 use proptest::prelude::*;
 use std::fs;
 use std::io::BufRead as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-fn object(n: u64) -> ObjectRef {
-    ObjectRef { uri: format!("s3://bucket/{n}"), size: 1 << 30, etag: Some(format!("\"v{n}\"")) }
-}
-
-fn open(folder: &Path, max_bytes: u64) -> DiskCache {
-    DiskCache::open(DiskCacheOptions::new(folder, max_bytes)).unwrap()
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let Ok(entries) = fs::read_dir(folder) else { return found };
-    for entry in entries {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else {
-            found.push(path);
-        }
-    }
-    found
-}
-
-/// Returns what the entries take, whole or half-written, in whole disk blocks. A file may vanish meanwhile.
-fn bytes_on_disk(folder: &Path) -> u64 {
-    let is_entry = |file: &&PathBuf| file.extension().is_some_and(|e| e == "block" || e == "tmp");
-    files(folder)
-        .iter()
-        .filter(is_entry)
-        .filter_map(|f| fs::metadata(f).ok())
-        .map(|m| m.len().next_multiple_of(4096))
-        .sum()
-}
 
 #[test]
 fn what_is_put_comes_back_also_after_a_restart() {
@@ -65,7 +36,7 @@ fn what_is_put_comes_back_also_after_a_restart() {
 #[test]
 fn what_the_plan_needs_last_goes_first() {
     let dir = tempfile::tempdir().unwrap();
-    let cache = open(dir.path(), 3 * 4096);
+    let cache = open(dir.path(), TABLE + 3 * 4096);
     let put = |n: u64, next_use| cache.put(&object(n), &(0..100), &data(100, n), next_use);
     let held = |n: u64| cache.get(&object(n), &(0..100)).is_some();
     assert!(put(1, 10) && put(2, 30) && put(3, 20));
@@ -80,31 +51,65 @@ fn what_the_plan_needs_last_goes_first() {
     assert!(held(3) && held(4) && held(5), "a rejected entry evicts nothing");
 }
 
-/// Every kind of damage is noticed; the entry is dropped and fetched again.
+/// Every kind of damage is noticed, in slabs and files; the entry is dropped and fetched again.
 #[test]
 fn damaged_entries_are_dropped() {
-    let dir = tempfile::tempdir().unwrap();
-    let cache = open(dir.path(), 1 << 20);
+    const LARGE: u64 = (1 << 20) + 2000;
     let damages: [fn(&mut Vec<u8>); 6] =
         [|f| f[1000] ^= 1, |f| f[0] ^= 1, |f| f[9] ^= 1, |f| f.truncate(500), |f| f.clear(), |f| f.push(0)];
-    for (n, damage) in damages.iter().enumerate() {
-        let n = n as u64;
-        assert!(cache.put(&object(n), &(0..2000), &data(2000, n), 1));
-        let path =
-            files(dir.path()).into_iter().find(|p| p.extension().is_some_and(|e| e == "block")).unwrap();
-        let mut file = fs::read(&path).unwrap();
-        damage(&mut file);
-        fs::write(&path, &file).unwrap();
-        assert_eq!(cache.get(&object(n), &(0..2000)), None, "damage {n} was not noticed");
-        assert!(!path.exists());
-        assert_eq!(cache.stats().damaged, 2 * n + 1);
-        assert_eq!(cache.stats().used_bytes, 0);
-        assert!(cache.put(&object(n), &(0..2000), &data(2000, n), 1), "it can be stored again");
-        assert_eq!(cache.get(&object(n), &(0..2000)).unwrap(), data(2000, n));
-        fs::remove_file(&path).unwrap(); // another process cleans the folder
-        assert_eq!(cache.get(&object(n), &(0..2000)), None);
-        assert_eq!((cache.stats().damaged, cache.stats().entries), (2 * n + 2, 0));
+    for (len, kind, damages) in [(2000, "slab", &damages[..5]), (LARGE, "block", &damages[..])] {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), 8 << 20);
+        for (n, damage) in (0..).zip(damages) {
+            assert!(put(&cache, n, len, 1));
+            let path = files_of_kind(dir.path(), kind).remove(0);
+            let mut file = fs::read(&path).unwrap();
+            damage(&mut file);
+            fs::write(&path, &file).unwrap();
+            assert!(!has(&cache, n, len), "damage {n} of a {kind} was not noticed");
+            assert!(!path.exists());
+            assert_eq!(cache.stats().damaged, 2 * n + 1);
+            assert_eq!(cache.stats().used_bytes, 0);
+            assert!(put(&cache, n, len, 1), "it can be stored again");
+            assert!(has(&cache, n, len));
+            fs::remove_file(files_of_kind(dir.path(), kind).remove(0)).unwrap(); // another process cleans the folder
+            assert!(!has(&cache, n, len));
+            assert_eq!((cache.stats().damaged, cache.stats().entries), (2 * n + 2, 0));
+        }
     }
+}
+
+/// Entries up to 1 MiB, with their header of 36 bytes, are in slabs.
+#[test]
+fn small_entries_share_a_file_and_large_ones_have_one_each() {
+    const LARGEST: u64 = (1 << 20) - 36;
+    let dir = tempfile::tempdir().unwrap();
+    let mut cache = open(dir.path(), 1 << 30);
+    let lens = [LARGEST, LARGEST + 1, 1, LARGEST - 1, 3 << 20, 4060, 4061];
+    for reopened in [false, true] {
+        for (n, len) in (0..).zip(lens) {
+            assert_eq!(has(&cache, n, len), reopened);
+            assert!(put(&cache, n, len, n));
+            assert!(has(&cache, n, len) && !has(&cache, n, len + 1));
+        }
+        assert_eq!(files_of_kind(dir.path(), "block").len(), 2);
+        assert_eq!(files_of_kind(dir.path(), "slab").len(), 1);
+        assert_eq!(cache.stats().used_bytes, bytes_on_disk(dir.path()));
+        drop(cache);
+        cache = open(dir.path(), 1 << 30);
+    }
+    for n in 100..220 {
+        assert!(put(&cache, n, LARGEST, n)); // 120 MiB
+    }
+    assert_eq!(files_of_kind(dir.path(), "slab").len(), 2);
+    drop(cache);
+    let cache = open(dir.path(), 2 << 20);
+    assert!(cache.stats().used_bytes <= 2 << 20 && cache.stats().entries > 0);
+    assert_eq!(
+        cache.stats().used_bytes,
+        bytes_on_disk(dir.path()),
+        "evicted entries and empty slabs are gone"
+    );
 }
 
 #[test]
@@ -126,9 +131,9 @@ fn a_smaller_cap_at_the_next_start_is_kept() {
     let cache = open(dir.path(), 1 << 20);
     (0..50).for_each(|n| assert!(cache.put(&object(n), &(0..100), &data(100, n), n)));
     drop(cache);
-    let cache = open(dir.path(), 5 * 4096);
+    let cache = open(dir.path(), TABLE + 5 * 4096);
     assert_eq!(cache.stats().entries, 5);
-    assert!(bytes_on_disk(dir.path()) <= 5 * 4096);
+    assert!(bytes_on_disk(dir.path()) <= TABLE + 5 * 4096);
 }
 
 #[test]
@@ -143,7 +148,7 @@ fn objects_without_an_etag_are_not_cached() {
 #[test]
 fn data_sets_of_a_process_share_a_folder_and_the_larger_cap() {
     let dir = tempfile::tempdir().unwrap();
-    let (first, second) = (open(dir.path(), 2 * 4096), open(&dir.path().join("."), 3 * 4096));
+    let (first, second) = (open(dir.path(), TABLE + 2 * 4096), open(&dir.path().join("."), TABLE + 3 * 4096));
     assert!(first.put(&object(1), &(0..100), &data(100, 1), 1));
     assert_eq!(second.get(&object(1), &(0..100)).unwrap(), data(100, 1));
     assert!(
@@ -157,37 +162,41 @@ fn data_sets_of_a_process_share_a_folder_and_the_larger_cap() {
     assert!(!second.stats().off);
 }
 
-/// Starts another process: the test program itself, with the folder and its task in the environment.
-fn in_another_process(folder: &Path, what: &str) -> std::process::Child {
-    std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "cache_disk::run_as_another_process", "--nocapture"])
-        .env("FEEDSTOCK_TEST_CACHE", folder)
-        .env("FEEDSTOCK_TEST_CACHE_DOES", what)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap()
-}
+/// Each of the two processes has a table.
+const PROCESSES_CAP: u64 = 2 * TABLE + 8 * 4096;
 
-const PROCESSES_CAP: u64 = 8 * 4096;
-
-/// Not a separate test: [`in_another_process`] runs it.
+/// Not a separate test: others run it.
 #[test]
 fn run_as_another_process() {
-    let (Ok(folder), Ok(what)) =
-        (std::env::var("FEEDSTOCK_TEST_CACHE"), std::env::var("FEEDSTOCK_TEST_CACHE_DOES"))
-    else {
-        return;
-    };
-    let cache = open(Path::new(&folder), PROCESSES_CAP);
-    for n in 0..4 {
-        match what.as_str() {
-            "puts" => assert!(cache.put(&object(n), &(0..100), &data(100, n), n)),
-            _ => assert_eq!(cache.get(&object(n), &(0..100)).unwrap(), data(100, n)),
+    let Some((folder, what)) = task() else { return };
+    match what.split_once(' ') {
+        None => {
+            let cache = open(&folder, PROCESSES_CAP);
+            for n in 0..4 {
+                match what.as_str() {
+                    "puts" => assert!(put(&cache, n, 100, n)),
+                    _ => assert!(has(&cache, n, 100)),
+                }
+            }
+            println!("done");
+            std::io::stdin().read_line(&mut String::new()).unwrap(); // holds its entries until its input ends or it is killed
+        }
+        Some((path, use_and_len)) => {
+            let [next_use, len] = [0, 1].map(|n| use_and_len.split(' ').nth(n).unwrap().parse().unwrap());
+            let cache = open(&folder, 1 << 20);
+            let read = async {
+                let storage = storage(options());
+                let seen = storage.head(path).await.unwrap();
+                cache.read_through(&storage, &seen, 0..len, next_use).await.unwrap()
+            };
+            futures::executor::block_on(read);
+            assert_eq!((cache.stats().hits, cache.stats().entries), (1, 0), "the owner has it");
         }
     }
-    println!("done");
-    std::io::stdin().read_line(&mut String::new()).unwrap(); // holds its entries until its input ends or it is killed
+}
+
+fn start(folder: &Path, what: &str) -> std::process::Child {
+    in_another_process("cache_disk::run_as_another_process", folder, what)
 }
 
 fn wait_until_done(process: &mut std::process::Child) {
@@ -199,8 +208,8 @@ fn wait_until_done(process: &mut std::process::Child) {
 #[test]
 fn processes_share_a_folder() {
     let dir = tempfile::tempdir().unwrap();
-    let mut beside = in_another_process(dir.path(), "puts");
-    wait_until_done(&mut beside);
+    let mut owner = start(dir.path(), "puts");
+    wait_until_done(&mut owner);
     let cache = open(dir.path(), PROCESSES_CAP);
     for n in 0..4 {
         assert_eq!(cache.get(&object(n), &(0..100)).unwrap(), data(100, n), "the other process holds it");
@@ -210,9 +219,9 @@ fn processes_share_a_folder() {
     let kept = (10..20).filter(|n| cache.put(&object(*n), &(0..100), &data(100, *n), *n)).count();
     assert_eq!(kept, 4, "the two share the cap");
     assert_eq!(bytes_on_disk(dir.path()), PROCESSES_CAP);
-    let mut third = in_another_process(dir.path(), "gets");
+    let mut third = start(dir.path(), "gets");
     wait_until_done(&mut third);
-    for process in [&mut beside, &mut third] {
+    for process in [&mut owner, &mut third] {
         process.kill().unwrap();
         process.wait().unwrap();
     }
@@ -226,34 +235,38 @@ fn processes_share_a_folder() {
 #[tokio::test]
 async fn the_owner_learns_when_others_need_an_entry_again() {
     let dir = tempfile::tempdir().unwrap();
-    let storage = storage(options());
-    storage.write("memory://m/x", data(30_000, 1)).await.unwrap();
-    let seen = storage.head("memory://m/x").await.unwrap();
-    let cache = open(dir.path(), 3 * 4096);
-    let read = |range: std::ops::Range<u64>, next_use| {
-        let (cache, storage, seen) = (&cache, &storage, &seen);
-        async move { cache.read_through(storage, seen, range, next_use).await.unwrap() }
-    };
-    for n in 0..3 {
-        read(n * 1000..n * 1000 + 100, (10 + n) * 100_000).await;
+    for len in [100_u64, (1 << 20) + 100] {
+        let folder = dir.path().join(len.to_string());
+        let path = dir.path().join("x");
+        fs::write(&path, data(20 << 20, 1)).unwrap();
+        let storage = storage(options());
+        let seen = storage.head(path.to_str().unwrap()).await.unwrap();
+        let cache = open(&folder, TABLE + 3 * (len + 36).next_multiple_of(4096));
+        let read = |n: u64, next_use| {
+            let (cache, storage, seen) = (&cache, &storage, &seen);
+            async move {
+                cache.read_through(storage, seen, n * (2 << 20)..n * (2 << 20) + len, next_use).await.unwrap()
+            }
+        };
+        for n in 0..3 {
+            read(n, (10 + n) * 100_000).await;
+        }
+        read(2, 10_000_000).await; // the stream has reached 1,200,000: the uses at 1,000,000 and 1,100,000 have passed
+        let other = start(&folder, &format!("{} 11000000 {len}", path.display())).wait_with_output().unwrap();
+        assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stdout));
+        read(5, 9_000_000).await;
+        let before = cache.stats().misses;
+        read(0, 20_000_000).await;
+        assert_eq!(cache.stats().misses, before, "another process needs it at 11,000,000");
+        read(1, 20_000_000).await;
+        assert_eq!(cache.stats().misses, before + 1, "the second was evicted");
     }
-    read(2000..2100, 10_000_000).await; // the stream has reached 1,200,000: the uses at 1,000,000 and 1,100,000 have passed
-    let of_the_first = data(30_000, 1).slice(0..100);
-    let first =
-        files(dir.path()).into_iter().find(|f| fs::read(f).unwrap().ends_with(&of_the_first)).unwrap();
-    let place_11_000_000 = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(11);
-    fs::File::options().write(true).open(&first).unwrap().set_modified(place_11_000_000).unwrap();
-    read(5000..5100, 9_000_000).await;
-    assert!(first.exists(), "another process needs it at 11,000,000");
-    let before = cache.stats().misses;
-    read(1000..1100, 20_000_000).await;
-    assert_eq!(cache.stats().misses, before + 1, "the second was evicted");
 }
 
 /// Many threads put, get and update, while a watcher measures the disk.
 #[test]
 fn the_cap_holds_at_every_moment_under_many_threads() {
-    const CAP: u64 = 20 * 4096;
+    const CAP: u64 = TABLE + 20 * 4096;
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), CAP);
     let done = AtomicBool::new(false);
@@ -367,7 +380,7 @@ proptest! {
     /// Compares with a model of (n, len) → next use: the same entries after every step, and the disk within the cap.
     #[test]
     fn it_follows_the_model(steps in proptest::collection::vec(step(), 1..60), blocks in 1_u64..20) {
-        let cap = blocks * 4096;
+        let cap = TABLE + blocks * 4096;
         let dir = tempfile::tempdir().unwrap();
         let mut cache = open(dir.path(), cap);
         let mut model: Vec<((u64, u64), u64)> = Vec::new();
@@ -384,7 +397,7 @@ proptest! {
                     }
                     let mut after = model.clone();
                     after.sort_by_key(|e| e.1);
-                    let fits = |m: &[((u64, u64), u64)]| m.iter().map(|e| size(e.0.1)).sum::<u64>() + size(len) <= cap;
+                    let fits = |m: &[((u64, u64), u64)]| m.iter().map(|e| size(e.0.1)).sum::<u64>() + size(len) <= cap - TABLE;
                     while !fits(&after) && after.last().is_some_and(|e| e.1 > next_use) {
                         after.pop();
                     }
@@ -419,6 +432,58 @@ proptest! {
             prop_assert!(bytes_on_disk(dir.path()) <= cap);
             prop_assert_eq!(bytes_on_disk(dir.path()), cache.stats().used_bytes);
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Bytes of slabs and of the table are changed, or their ends are cut off, while the cache is open or before it is
+    /// opened again. What was hit is a miss, nothing is wrong, and everything can be stored again.
+    #[test]
+    fn damage_is_a_miss(
+        entries in 1_u64..150,
+        hits in proptest::collection::vec((0_usize..3, any::<u64>()), 1..12),
+        cut in proptest::option::of((0_usize..3, 0_u64..1 << 20)),
+        reopens in any::<bool>(),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let len = |n: u64| 50 + n * 331 % 9000;
+        let mut cache = open(dir.path(), 16 << 20);
+        for n in 0..entries {
+            prop_assert!(put(&cache, n, len(n), n));
+        }
+        let written: u64 = (0..entries).map(|n| (len(n) + 36).next_multiple_of(4096)).sum();
+        let targets = [files_of_kind(dir.path(), "slab").remove(0), dir.path().join("part-0/table")];
+        for (target, at) in &hits {
+            let path = &targets[target / 2]; // a slab twice as often as the table
+            let end = if *target < 2 { written } else { fs::metadata(path).unwrap().len() };
+            let file = fs::File::options().read(true).write(true).open(path).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at % end).unwrap();
+            file.write_all_at(&[byte[0] ^ (1 + u8::try_from(at >> 57).unwrap())], at % end).unwrap();
+        }
+        if let Some((target, len)) = cut {
+            let file = fs::File::options().write(true).open(&targets[target / 2]).unwrap();
+            file.set_len(len % file.metadata().unwrap().len()).unwrap();
+        }
+        if reopens {
+            drop(cache);
+            cache = open(dir.path(), 16 << 20);
+        }
+        let held = (0..entries).filter(|n| has(&cache, *n, len(*n))).count();
+        if cut.is_none() {
+            prop_assert!(held + hits.len() >= usize::try_from(entries).unwrap(), "only what was hit is lost");
+        }
+        prop_assert_eq!(cache.stats().entries, held, "damaged entries are dropped");
+        prop_assert!(!cache.stats().off);
+        drop(cache);
+        let cache = open(dir.path(), 16 << 20);
+        for n in 0..entries {
+            prop_assert!(put(&cache, n, len(n), n) && has(&cache, n, len(n)));
+        }
+        prop_assert_eq!(cache.stats().used_bytes, bytes_on_disk(dir.path()));
+        prop_assert!(cache.stats().used_bytes <= 16 << 20);
     }
 }
 

@@ -4,7 +4,10 @@
 
 mod bad_input_formats;
 mod block_memory;
+mod cache_cost;
 mod cache_disk;
+mod cache_kill;
+mod cache_support;
 mod catalog_large;
 mod catalog_sources;
 mod catalog_store;
