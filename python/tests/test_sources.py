@@ -6,6 +6,7 @@ import datetime
 import io
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 import feedstock as fs
 
 pa = pytest.importorskip("pyarrow")
+
+PAGE = Path(__file__).parents[2] / "docs" / "python" / "sources.md"
 
 
 def rows_of(dataset: fs.Dataset, **nulls: Any) -> dict[str, Any]:
@@ -87,7 +90,7 @@ def test_identity_is_that_of_the_rows_alone() -> None:
         assert fs.from_arrow(other).uri != one.uri
 
     def loader(dataset: fs.Dataset) -> fs.Loader[Any]:
-        return dataset.shuffle(seed=4).batch(50).loader(output="numpy")
+        return dataset.shuffle(seed=4).nulls({"maybe": -1.0}).batch(50).loader(output="numpy")
 
     with loader(one) as first:
         seen = next(iter(first))["number"].tolist()
@@ -101,13 +104,13 @@ def test_identity_is_that_of_the_rows_alone() -> None:
 
 
 def test_another_machine_has_the_same_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with fs.from_arrow(table(300)).shuffle(seed=4).batch(50).loader() as loader:
+    with fs.from_arrow(table(300)).shuffle(seed=4).nulls({"maybe": -1.0}).batch(50).loader() as loader:
         next(iter(loader))
         state = loader.state_dict()
     monkeypatch.setenv("FEEDSTOCK_CACHE", str(tmp_path / "elsewhere"))
     dataset = fs.from_arrow(table(300))
     assert str(tmp_path) in dataset.uri
-    with dataset.shuffle(seed=4).batch(50).loader() as loader:
+    with dataset.shuffle(seed=4).nulls({"maybe": -1.0}).batch(50).loader() as loader:
         loader.load_state_dict(state)
         assert loader.position == 50
 
@@ -122,12 +125,32 @@ def test_files_are_written_once_and_removed_when_unused(
     os.utime(first, (0, 0))
     fs.from_arrow(table(100))
     assert first.stat().st_ino == written.st_ino
-    assert time.time() - first.stat().st_mtime < 60.0, "opening a file does not count as its use"
+    assert first.stat().st_mtime == 0.0, "readers would take it for another file"
+    assert time.time() - first.stat().st_atime < 60.0, "opening a file does not count as its use"
+    fs.from_arrow(table(102))
+    assert len(list(first.parent.iterdir())) == 2
     os.utime(first, (0, 0))
     (tmp_path / "sources" / ".writing-x").mkdir()
     os.utime(tmp_path / "sources" / ".writing-x", (0, 0))
+    os.utime(
+        next(path for path in first.parent.iterdir() if path.suffix == ".arrow" and path != first), (0, 0)
+    )
     second = fs.from_arrow(table(101)).uri.removeprefix("file://")
     assert [str(path) for path in first.parent.iterdir()] == [second]
+
+
+def test_a_running_loader_goes_on_when_others_open_its_table() -> None:
+    dataset = fs.from_arrow(table(103))
+    with (
+        dataset.batch(10)
+        .nulls({"maybe": -1.0})
+        .options(slots=2, prefetch_bytes=0)
+        .loader(output="numpy") as loader
+    ):
+        iterator = iter(loader)
+        next(iterator)
+        fs.from_arrow(table(103).to_reader())  # written again, and dropped
+        assert len(list(iterator)) == 9
 
 
 def test_a_folder_of_the_callers_keeps_its_files(tmp_path: Path) -> None:
@@ -196,9 +219,11 @@ def test_items_of_encoded_images() -> None:
         file = io.BytesIO()
         Image.new("RGB", (8, 6), (40 * label, 0, 0)).save(file, "PNG")
         items.append({"image": file.getvalue(), "label": label})
-    pipeline = fs.from_items(items).map("image", fs.decode_image()).shuffle(seed=1).batch(4)
+    pipeline = (
+        fs.from_items(items).map("image", fs.decode_image(), fs.center_crop(6)).shuffle(seed=1).batch(4)
+    )
     (batch,) = pipeline.epochs(1).loader(output="numpy")
-    assert batch["image"].shape == (4, 6, 8, 3)
+    assert batch["image"].shape == (4, 6, 6, 3)
     assert (batch["image"][:, 0, 0, 0] == 40 * batch["label"]).all()
 
 
@@ -333,8 +358,8 @@ def test_what_files_do_not_have_is_written(hf: Any) -> None:
 
 
 def test_columns_of_hugging_face(hf: Any) -> None:
-    assert list(fs.from_huggingface(hf.remove_columns("text")).schema) == ["n", "label"]
-    assert list(fs.from_huggingface(hf.with_format("numpy", columns=["label"])).schema) == ["label"]
+    assert list(rows_of(fs.from_huggingface(hf.remove_columns("text")))) == ["n", "label"]
+    assert list(rows_of(fs.from_huggingface(hf.with_format("numpy", columns=["label"])))) == ["label"]
     assert links(fs.from_huggingface(hf.remove_columns("text")))
 
 
@@ -348,7 +373,7 @@ def test_images_of_hugging_face(tmp_path: Path) -> None:
     )
     made.save_to_disk(str(tmp_path))
     for dataset in (made, datasets.load_from_disk(str(tmp_path)).shuffle(seed=1)):
-        pipeline = fs.from_huggingface(dataset).map("image", fs.decode_image()).batch(4)
+        pipeline = fs.from_huggingface(dataset).map("image", fs.decode_image(), fs.center_crop(6)).batch(4)
         (batch,) = pipeline.epochs(1).loader(output="numpy")
         assert (batch["image"][:, 0, 0, 0] == 40 * batch["label"]).all()
 
@@ -365,3 +390,18 @@ def test_refused_data_sets_of_hugging_face(hf: Any) -> None:
         fs.from_huggingface(hf.select([]))
     with pytest.raises(fs.ConfigError, match=r"datasets\.Dataset; got list"):
         fs.from_huggingface([1])
+
+
+def test_the_page_runs() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("datasets").disable_progress_bars()
+    seen: list[Any] = []
+    namespace: dict[str, Any] = {"__name__": "page", "seen": seen}
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)):
+        block = block.replace("        ...\n", "        seen.append((image.shape, label.dtype))\n")
+        block = block.replace(
+            '    batch["text"], batch["stars"] ', '    seen.append(batch["stars"].tolist()) '
+        )
+        exec(compile(block, f"{PAGE.name} block {number}", "exec"), namespace)
+    assert sorted(seen[0]) == [-1, 1, 5]
+    assert seen[1:] == [((16, 3, 32, 32), torch.int64)] * 3

@@ -36,7 +36,8 @@ class Place:
         if not path.exists():
             return None
         with contextlib.suppress(OSError):  # another user's folder
-            os.utime(path)
+            # Not the time of the change, by which a reader of the file knows that it is the same.
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return path
 
     def add(self, write: Callable[[Path], str]) -> Path:
@@ -47,11 +48,7 @@ class Place:
             name = write(unfinished / "new")
             if (there := self.find(name)) is None:
                 there = self.path / name
-                try:
-                    os.rename(unfinished / "new", there)
-                except OSError:
-                    if not there.exists():  # not written by another process meanwhile
-                        raise
+                _move(unfinished / "new", there)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         if self._is_own:
@@ -65,8 +62,23 @@ class Place:
                 continue
             most = _UNFINISHED_SECONDS if path.name.startswith(_UNFINISHED) else KEPT_SECONDS
             with contextlib.suppress(OSError):  # removed by another process
-                if now - path.stat().st_mtime > most:
+                stat = path.stat()
+                if now - max(stat.st_atime, stat.st_mtime) > most:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _move(new: Path, there: Path) -> None:
+    """Gives a file or folder its name, unless another process has done so meanwhile: its file may be in use."""
+    try:
+        if new.is_dir():
+            os.rename(new, there)
+        else:
+            os.link(new, there)
+    except FileExistsError:
+        return
+    except OSError:
+        if not there.exists():  # folders that are there; file systems without links
+            os.rename(new, there)
 
 
 def _home() -> Path:
