@@ -42,6 +42,8 @@ reveal_type(pipeline.map_python(count).batch(3).loader(output="batch"))  # Loade
 reveal_type(fs.Dataset("x")[0])  # dict[str, Any]
 reveal_type(pipeline.loader().where(3)[0].step)  # int
 given(pipeline.loader(), pipeline)
+reveal_type(fs.from_items([1]).batch(1).loader(output="numpy"))  # Loader[dict[str, Any]]
+reveal_type(fs.from_torch([1]).shuffle(seed=1).batch(1).loader(output="numpy"))  # Loader[Any]
 pipeline.loader(otput="numpy")  # error
 pipeline.loader(output="nmpy")  # error
 """

@@ -75,3 +75,16 @@ def test_own_augmentation() -> None:
     ends = [line.split() for line in lines if line.startswith("epoch ")]
     assert [(words[1], words[-2]) for words in ends] == [("0:", "320"), ("1:", "320")], lines
     assert float(ends[1][4]) < float(ends[0][4]), lines
+
+
+@pytest.mark.parametrize("transforms", ["torchvision", "albumentations"])
+def test_own_dataset(transforms: str) -> None:
+    pytest.importorskip("pyarrow")
+    options = []
+    if transforms == "albumentations":
+        pytest.importorskip("albumentations")
+        options = ["--albumentations"]
+    lines = torchrun("own_dataset.py", "--num-workers", 1, *options)
+    ends = [line.split() for line in lines if line.startswith("epoch ")]
+    assert [(words[1], words[-2]) for words in ends] == [("0:", "320"), ("1:", "320")], lines
+    assert float(ends[1][4]) < float(ends[0][4]), lines

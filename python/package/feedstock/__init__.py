@@ -33,6 +33,9 @@ from feedstock._position import SamplePlace
 from feedstock._preview import Preview
 from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport
 from feedstock._rows.spec import TensorSpec, tensor
+from feedstock._sources.arrow import from_arrow, from_items, from_pandas
+from feedstock._sources.hugging_face import from_huggingface
+from feedstock._sources.map_style import from_torch
 from feedstock._table import Table
 from feedstock._workers import Workers, WorkerSource
 from feedstock.errors import (
@@ -147,6 +150,11 @@ __all__ = [
     "feature_major",
     "finish_features",
     "finish_pictures",
+    "from_arrow",
+    "from_huggingface",
+    "from_items",
+    "from_pandas",
+    "from_torch",
     "gaussian_blur",
     "global_mvn",
     "grayscale",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from feedstock._joint import JointColumn
+    from feedstock._rows.function import ItemFunction
     from feedstock._steps import FromOutput
     from feedstock.ops import Op
 
@@ -135,6 +136,8 @@ class Dataset(Selecting, Looking):
 
     _native: _feedstock.Dataset
     _recipe: tuple[Any, ...]
+    #: What pipelines begin with: the function that makes the items of ``from_torch``.
+    _functions: tuple[ItemFunction, ...] = ()
 
     def __init__(
         self,
@@ -219,6 +222,7 @@ class Dataset(Selecting, Looking):
         for part in parts:
             if not (isinstance(part, (tuple, list)) and len(part) == 2 and isinstance(part[0], Dataset)):
                 raise ConfigError(f"parts must be pairs of a data set and its weight; got {part!r}")
+            _check_part(part[0])
         one_of("stop", stop, ("first_exhausted", "all_exhausted", "never"))
         weighted = [(part._native, number("a weight", weight)) for part, weight in parts]
         native = _feedstock.Dataset.mix(weighted, stop)
@@ -255,6 +259,7 @@ class Dataset(Selecting, Looking):
         for part in parts:
             if not isinstance(part, Dataset):
                 raise ConfigError(f"parts must be data sets; got {type(part).__name__}")
+            _check_part(part)
         return cls._made(_feedstock.Dataset.concat([part._native for part in parts]), ("concat", parts))
 
     @classmethod
@@ -395,6 +400,14 @@ class Dataset(Selecting, Looking):
         return f"Dataset({self.uri!r}, {len(self)} samples)"
 
 
+def _check_part(part: Dataset) -> None:
+    if part._functions:
+        raise ConfigError(
+            f"{part._functions[0]} cannot be a part of a mix or a concatenation: its items are made after them. Join "
+            "torch data sets by torch.utils.data.ConcatDataset"
+        )
+
+
 def _settings(storage: Any) -> dict[str, Any]:
     if storage is not None and not isinstance(storage, Mapping):
         raise ConfigError(f"storage must be a dict of settings; got {storage!r}")
@@ -415,6 +428,11 @@ def _rebuild(step: str, *arguments: Any) -> Dataset:
         dataset = Dataset.__new__(Dataset)
         dataset._open(uri, options, None)
         return dataset
+    if step == "from_torch":
+        from feedstock._sources.map_style import from_torch
+
+        given, identity, names, num_workers = arguments
+        return from_torch(given, identity=identity, columns=names, num_workers=num_workers)
     if step == "mix":
         return Dataset.mix(arguments[0], stop=arguments[1])
     if step == "concat":

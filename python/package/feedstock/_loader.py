@@ -95,6 +95,8 @@ class Loader(Position, Reports, Generic[B]):
         )
         self._ahead = ahead_of(pipeline._functions, self._rows, self._convert)
         self._static = options["static"]
+        if self._rows is not None:
+            self._rows.check_source(options["workers"] is not None)
         source = None if options["workers"] is None else source_of(options["workers"])
         held = 0 if self._ahead is None else self._ahead.depth
         native, self._ordinal = set_up(pipeline._native, source, options, held)

@@ -46,7 +46,7 @@ class Pipeline(Order[R], Forecasts[R]):
         self.dataset = dataset
         self._native = dataset._native.pipeline()
         self._steps = ()
-        self._functions = ()
+        self._functions = dataset._functions
 
     def map(
         self,
@@ -88,6 +88,11 @@ class Pipeline(Order[R], Forecasts[R]):
             >>> batch["pixels"].shape, batch["pixels"].dtype
             ((2, 3, 24, 24), 'uint8')
         """
+        if self.dataset._functions:
+            raise ConfigError(
+                f"map runs ops on stored columns, and those of {self.dataset._functions[0]} are made by its Python; "
+                "transform them there, or by map_rows"
+            )
         if key is not None and (not isinstance(key, str) or not key):
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
         if isinstance(column, Mapping):
@@ -431,7 +436,7 @@ class Pipeline(Order[R], Forecasts[R]):
 
     def __repr__(self) -> str:
         steps = [f".{method}({_shown(arguments)})" for method, arguments in self._steps]
-        steps += [f".{function_text(one)}" for one in self._functions]
+        steps += [f".{function_text(one)}" for one in self._functions[len(self.dataset._functions) :]]
         return f"Pipeline({self.dataset!r}){''.join(steps)}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from feedstock._rows.spec import ResultError, TensorSpec, store
+from feedstock._rows.spec import ResultError, Spec, store
 
 #: Bytes of a traceback in an error. Of longer ones, the beginning and the end are kept.
 TRACEBACK_BYTES = 4096
@@ -36,12 +36,13 @@ class Call:
         self,
         row: dict[str, Any],
         rng: np.random.Generator,
-        outputs: Mapping[str, TensorSpec],
+        outputs: Mapping[str, Spec],
         rows: Mapping[str, np.ndarray[Any, Any]],
+        sent: dict[str, Any],
     ) -> str | None:
-        """Writes the result to ``rows``. Returns the reason if there is none, a clause without a subject."""
+        """Writes the result to ``rows`` and ``sent``. Returns the reason if there is none, without a subject."""
         try:
-            store(self(row, rng), outputs, rows)
+            store(self(row, rng), outputs, rows, sent)
         except ResultError as error:
             return str(error)
         except BaseException as error:
@@ -60,7 +61,8 @@ def failure(error: BaseException) -> str:
 
 
 def _of_caller(frames: TracebackType | None) -> TracebackType | None:
-    """Leaves out the frames of this module, which come first."""
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    """Leaves out the frames of this package, which come first."""
+    package = os.path.dirname(__file__)
+    while frames is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == package:
         frames = frames.tb_next
     return frames

@@ -17,7 +17,8 @@ from feedstock._rows.call import Call, failure
 from feedstock._rows.generator import generator
 from feedstock._rows.layout import read_row
 from feedstock._rows.messages import Map, Progress, Ran, Run, Start, Started, Tried, Try, Unmap
-from feedstock._rows.spec import ResultError, arrays_of
+from feedstock._rows.spec import ResultError, arrays_of, values_of
+from feedstock._rows.tree import Flat
 from feedstock._rows.wire import receive, receive_fd, send
 
 _PR_SET_PDEATHSIG = 1
@@ -106,23 +107,30 @@ class _Server:
         arrays = layout.arrays(memory)
         area, layout_of_results = run.results
         results = layout_of_results.arrays(self._areas[area])
-        failures = {}
+        failures, sent = {}, {}
         for row, sample in run.rows:
             self._progress.begin(row)
             values = read_row(layout, arrays, memory, row)
             rng = generator(self._seed, run.epoch, sample, self._number)
             into = {name: array[row : row + 1].reshape(array.shape[1:]) for name, array in results.items()}
-            reason = self._call.into(values, rng, run.outputs, into)
+            others: dict[str, Any] = {}
+            reason = self._call.into(values, rng, run.outputs, into, others)
             self._progress.idle()
             if reason is not None:
                 failures[row] = reason
-        return Ran(failures)
+            elif others:
+                sent[row] = others
+        return Ran(failures, sent)
 
     def _try(self, one: Try) -> Tried:
         self._progress.begin(0)
         try:
             rng = generator(self._seed, one.epoch, one.sample, self._number)
-            tried = Tried(arrays_of(self._call(one.row, rng)), None)
+            result = self._call(one.row, rng)
+            if isinstance(result, Flat):
+                tried = Tried(values_of(result), None, result.tree)
+            else:
+                tried = Tried(arrays_of(result), None)
         except ResultError as error:
             tried = Tried({}, str(error))
         except BaseException as error:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedstock._device import import_torch
+from feedstock._rows.spec import RESERVED
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from feedstock import _feedstock
-
-# Columns of every batch that are not the sample's.
-_ADDED = ("sample_ids", "valid")
 
 
 @dataclass
@@ -66,7 +64,7 @@ class Rows:
         columns = batch.torch(ids=True) if output == "torch" else batch.numpy(ids=True)
         rows = cls(columns, batch.epoch, batch.position, batch.sample_ids.tolist())
         for name, column in columns.items():
-            if name in _ADDED or isinstance(column, list):
+            if name in RESERVED or isinstance(column, list):
                 continue
             tensor = batch[name]
             if tensor.lengths is not None:
@@ -80,7 +78,7 @@ class Rows:
 
     def inputs(self, names: Sequence[str] | None, step: str) -> Inputs:
         """Returns the columns ``names``, or all."""
-        chosen = [name for name in self.columns if name not in _ADDED] if names is None else names
+        chosen = [name for name in self.columns if name not in RESERVED] if names is None else names
         inputs = Inputs({}, {}, {})
         for name in chosen:
             if name not in self.columns:
@@ -98,17 +96,18 @@ class Rows:
                 inputs.lengths[name] = self.lengths[name]
         return inputs
 
-    def replace(self, results: Mapping[str, np.ndarray[Any, Any]], output: str) -> None:
-        """Adds result columns, or puts them in the place of columns with their names."""
-        for name, array in results.items():
-            self.columns[name] = import_torch().from_numpy(array) if output == "torch" else array
+    def replace(self, results: Mapping[str, Any], output: str) -> None:
+        """Adds result columns, arrays and lists, or puts them in the place of columns with their names."""
+        for name, column in results.items():
+            is_tensor = output == "torch" and isinstance(column, np.ndarray)
+            self.columns[name] = import_torch().from_numpy(column) if is_tensor else column
             self.lengths.pop(name, None)
 
     def substitute(self, sources: Sequence[int]) -> None:
         """Gives every row the content of the row that ``sources`` names. Ids stay; new arrays hold the columns."""
         index = np.asarray(sources, np.int64)
         for name, column in self.columns.items():
-            if name in _ADDED:
+            if name in RESERVED:
                 continue
             if isinstance(column, np.ndarray):
                 self.columns[name] = column[index]

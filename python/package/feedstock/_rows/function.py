@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from feedstock._check import column_names, one_of, positive, text, whole_or_none
 from feedstock._rows.spec import TensorSpec, checked_outputs
@@ -25,6 +25,15 @@ class RowFunction:
     timeout: float | None
     version: str
 
+    #: The method or function that makes such steps, and what to do if ``fn`` cannot be pickled.
+    STEP: ClassVar[str] = "map_rows"
+    ADVICE: ClassVar[str] = 'Make such objects inside the function, or use executor="thread"'
+
+    @property
+    def pickles(self) -> Any:
+        """The object of the user that is pickled."""
+        return self.fn
+
     @property
     def name(self) -> str:
         """The function's name as in its definition, without the module."""
@@ -37,7 +46,25 @@ class RowFunction:
         return self.name, self.version
 
     def __str__(self) -> str:
-        return f"map_rows({self.name})"
+        return f"{self.STEP}({self.name})"
+
+
+@dataclass(frozen=True)
+class ItemFunction(RowFunction):
+    """The arguments of ``fs.from_torch``, checked. ``fn`` is ``Items``, and ``version`` is ``identity``."""
+
+    STEP: ClassVar[str] = "from_torch"
+    ADVICE: ClassVar[str] = "Open such objects in __getitem__, when they are needed first"
+
+    @property
+    def pickles(self) -> Any:
+        """The data set."""
+        return self.fn.dataset  # type: ignore[attr-defined]
+
+    @property
+    def name(self) -> str:
+        """The name of the data set's class."""
+        return type(self.pickles).__qualname__
 
 
 def row_function(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class ClosedError(Exception):
@@ -18,6 +19,9 @@ class Job:
     ids: Sequence[int]
     epoch: int
     failures: dict[int, str] = field(default_factory=dict)  # by row
+    sent: dict[int, dict[str, Any]] = field(
+        default_factory=dict
+    )  # by row: results that are not in shared memory
     error: BaseException | None = None  # of the whole batch
     _left: int = 0
     _ends: dict[int, str] = field(default_factory=dict)  # by row: how the process that ran it ended
@@ -33,10 +37,13 @@ class Job:
         """Returns a row's sample, as messages name it."""
         return f"sample {self.ids[row]} of epoch {self.epoch}"
 
-    def finish(self, rows: int, failures: dict[int, str]) -> None:
+    def finish(
+        self, rows: int, failures: dict[int, str], sent: dict[int, dict[str, Any]] | None = None
+    ) -> None:
         """Counts ``rows`` as run."""
         with self._lock:
             self.failures.update(failures)
+            self.sent.update(sent or {})
             self._left -= rows
             if self._left == 0:
                 self._done.set()

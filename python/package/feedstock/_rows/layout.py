@@ -11,7 +11,7 @@ import numpy as np
 
 from feedstock._rows.columns import Inputs, value_of
 from feedstock._rows.shared import Area, Areas
-from feedstock._rows.spec import TensorSpec
+from feedstock._rows.spec import Spec, TensorSpec
 
 _ALIGNMENT = 64  # a cache line, so that two processes do not write to one
 
@@ -83,7 +83,9 @@ def read_row(
     return {**{name: value_of(array[row], lengths.get(name)) for name, array in arrays.items()}, **listed}
 
 
-def layout_of_results(outputs: Mapping[str, TensorSpec], rows: int) -> tuple[Layout, int]:
+def layout_of_results(outputs: Mapping[str, Spec], rows: int) -> tuple[Layout, int]:
     """Returns the layout of a batch of results, and its bytes."""
-    columns, end = _columns([(name, spec.dtype, (rows, *spec.shape)) for name, spec in outputs.items()])
+    columns, end = _columns(
+        [(name, s.dtype, (rows, *s.shape)) for name, s in outputs.items() if isinstance(s, TensorSpec)]
+    )
     return Layout(columns, None), end

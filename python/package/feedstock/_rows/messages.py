@@ -7,10 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from feedstock._rows.layout import Layout
-from feedstock._rows.spec import TensorSpec
+from feedstock._rows.spec import Spec
+from feedstock._rows.tree import Node
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Run:
 
     inputs: tuple[int, Layout]  # area and layout
     results: tuple[int, Layout]
-    outputs: dict[str, TensorSpec]
+    outputs: dict[str, Spec]
     epoch: int
     rows: list[tuple[int, int]]  # row and sample id
 
@@ -61,6 +60,7 @@ class Ran:
     """The rows were run. Those without a result are in ``failures``, with the reason."""
 
     failures: dict[int, str]
+    sent: dict[int, dict[str, Any]]  # by row: values that are not in shared memory
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ class Try:
 class Tried:
     """The result, or the reason why there is none."""
 
-    arrays: dict[str, np.ndarray[Any, Any]]
+    values: dict[str, Any]  # arrays; of items also texts and bytes
     failure: str | None
+    tree: Node | None = None  # of an item
 
 
 class Progress:

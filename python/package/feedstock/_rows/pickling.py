@@ -8,24 +8,25 @@ import types
 from collections import ChainMap
 from typing import Any, ClassVar
 
+from feedstock._rows.function import RowFunction
 from feedstock.errors import ConfigError
 
 
-def pickled(fn: Any, name: str) -> bytes:
-    """Returns ``fn`` as cloudpickle pickles it: code of the main program by value, of modules by name.
+def pickled(function: RowFunction) -> bytes:
+    """Returns ``function.fn`` as cloudpickle pickles it: code of the main program by value, of modules by name.
 
     Raises:
         ConfigError: It cannot be pickled; the message names the variables that it uses and that cannot.
     """
-    cloudpickle = _cloudpickle()
+    cloudpickle = _cloudpickle(function.STEP)
     try:
-        return _dumps(fn, cloudpickle)
+        return _dumps(function.fn, cloudpickle)
     except Exception as error:
-        culprits = _culprits(fn, cloudpickle)
+        culprits = _culprits(function.pickles, cloudpickle)
         uses = f": it uses {', '.join(culprits)}" if culprits else ""
         raise ConfigError(
-            f"map_rows cannot send {name} to other processes{uses}. {type(error).__name__}: {error}. Make such objects "
-            'inside the function, or use executor="thread"'
+            f"{function.STEP} cannot send {function.name} to other processes{uses}. {type(error).__name__}: {error}. "
+            f"{function.ADVICE}"
         ) from error
 
 
@@ -50,13 +51,14 @@ def code_of(make: Any, arguments: tuple[Any, ...], file: str) -> types.CodeType:
     return code.replace(co_filename=file)
 
 
-def _cloudpickle() -> Any:
+def _cloudpickle(step: str) -> Any:
     try:
         import cloudpickle
     except ImportError as error:
+        instead = ', or use executor="thread"' if step == "map_rows" else ""
         raise ConfigError(
-            "map_rows sends functions to processes by cloudpickle, which is not installed: pip install "
-            '"cloudpickle>=3", or use executor="thread"'
+            f"{step} sends functions to processes by cloudpickle, which is not installed: pip install "
+            f'"cloudpickle>=3"{instead}'
         ) from error
     return cloudpickle
 

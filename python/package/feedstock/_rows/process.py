@@ -204,11 +204,12 @@ class RowProcess:
         elif seconds > STUCK_SECONDS and begun != self._stuck_since:
             self._stuck_since = begun
             log.warning(
-                "%s is stuck: %s has been running for %.0f s in process %d; set timeout= to end such rows",
+                "%s is stuck: %s has been running for %.0f s in process %d%s",
                 self._step,
                 self._sample_of(row),
                 seconds,
                 self.pid,
+                "; set timeout= to end such rows" if self._step.startswith("map_rows") else "",
             )
 
 

@@ -26,8 +26,9 @@ from feedstock._rows.job import ClosedError, Job
 from feedstock._rows.layout import Column, Layout, layout_of_results, write_inputs
 from feedstock._rows.messages import Ran, Run, Start, Started, Tried, Try
 from feedstock._rows.process import ProcessEnded, RowProcess
+from feedstock._rows.sent import gathered
 from feedstock._rows.shared import Area, Areas
-from feedstock._rows.spec import TensorSpec
+from feedstock._rows.spec import Spec
 from feedstock.errors import ConfigError, InternalError
 
 log = logging.getLogger("feedstock.rows")
@@ -48,7 +49,7 @@ class _Batch:
     job: Job
     inputs: tuple[Area, Layout]
     results: tuple[Area, Layout]
-    outputs: dict[str, TensorSpec]
+    outputs: dict[str, Spec]
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,14 @@ class _Shared:
         self.parent = os.getpid()
         self._beginning = threading.Lock()  # several batches begin at once
 
-    def begin(self, drivers: int) -> None:
-        """Starts threads until there are ``drivers``."""
+    def begin(self, drivers: int, eagerly: bool = False) -> None:
+        """Starts threads until there are ``drivers``; ``eagerly`` also their processes, before they have tasks."""
         with self._beginning:
             for number in range(len(self.drivers), drivers):
                 name = f"feedstock-rows-{number}"
-                thread = threading.Thread(target=_Driver(self, number).run, name=name, daemon=True)
+                driver = _Driver(self, number)
+                run = driver.run_eagerly if eagerly else driver.run
+                thread = threading.Thread(target=run, name=name, daemon=True)
                 self.drivers.append(thread)
                 thread.start()
 
@@ -138,8 +141,8 @@ class Processes:
         self._end.atexit = False
 
     def run(
-        self, inputs: Inputs, ids: Sequence[int], epoch: int, outputs: dict[str, TensorSpec]
-    ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[int, str]]:
+        self, inputs: Inputs, ids: Sequence[int], epoch: int, outputs: dict[str, Spec]
+    ) -> tuple[dict[str, Any], dict[int, str]]:
         """Returns the results, rows first, and the reasons of rows without one."""
         rows = len(ids)
         layout, size = layout_of_results(outputs, rows)
@@ -157,14 +160,26 @@ class Processes:
             column.name: lent[column.offset :][: _bytes(column)].view(column.dtype).reshape(column.shape)
             for column in layout.columns
         }
-        return results, failures
+        return {**results, **gathered(outputs, job.sent, rows)}, failures
 
     def attempt(self, row: dict[str, Any], sample: int, epoch: int) -> Tried:
         """Runs one row, of which dtypes and shapes of the results are unknown."""
-        task = _Task(Job([sample], epoch), [0], row=row)
-        self._submit([task], drivers=1)
-        failures = task.job.wait()
-        return task.tried[0] if task.tried else Tried({}, failures[0])
+        return self.attempts([(row, sample, epoch)], drivers=1)[0]
+
+    def attempts(self, rows: Sequence[tuple[dict[str, Any], int, int]], drivers: int | None) -> list[Tried]:
+        """Runs rows with their samples and epochs, as ``attempt`` does, at the same time.
+
+        Args:
+            rows: The rows.
+            drivers: The number of processes that are started; None: all.
+        """
+        tasks = [_Task(Job([sample], epoch), [0], row=row) for row, sample, epoch in rows]
+        self._submit(tasks, drivers, eagerly=drivers is None)
+        found = []
+        for task in tasks:
+            failures = task.job.wait()
+            found.append(task.tried[0] if task.tried else Tried({}, failures[0]))
+        return found
 
     def close(self) -> None:
         """Ends the processes and waits for them."""
@@ -173,8 +188,8 @@ class Processes:
         for driver in self._shared.drivers:
             driver.join()
 
-    def _submit(self, tasks: list[_Task], drivers: int | None = None) -> None:
-        self._shared.begin(drivers or self._workers)
+    def _submit(self, tasks: list[_Task], drivers: int | None = None, eagerly: bool = False) -> None:
+        self._shared.begin(drivers or self._workers, eagerly)
         for task in tasks:
             self._shared.tasks.put(task)
         if self._shared.closing.is_set():
@@ -192,6 +207,19 @@ class _Driver:
         self._shared, self._number = shared, number
         self._job: Job | None = None
         self._idle_ends = 0
+
+    def run_eagerly(self) -> None:
+        """Starts the process, and runs. If it does not start, it is started again for a task, which gets the error."""
+        self._shared.busy.add(self._number)  # so that closing does not wait for its imports
+        try:
+            self._process()
+        except ProcessEnded:
+            self._shared.processes.pop(self._number, None)
+        except Exception:
+            log.debug("%s: a process did not start", self._shared.step, exc_info=True)
+        finally:
+            self._shared.busy.discard(self._number)
+        self.run()
 
     def run(self) -> None:
         """Hands tasks to the process until the end."""
@@ -255,7 +283,7 @@ class _Driver:
             [(row, job.ids[row]) for row in task.rows],
         )
         ran: Ran = process.ask(message)
-        job.finish(len(task.rows), ran.failures)
+        job.finish(len(task.rows), ran.failures, ran.sent)
 
     def _lost(self, task: _Task, end: ProcessEnded) -> None:
         """Has the rows of a task whose process ended run elsewhere; the one that it ran, at most once more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -18,6 +18,10 @@ _KINDS = "biufc"
 _FROM_PYTHON = {bool: "b", int: "iufc", float: "fc", complex: "c"}
 
 
+#: Columns of every batch that are not the sample's.
+RESERVED: Final = ("sample_ids", "valid")
+
+
 class ResultError(Exception):
     """A function's result does not have the declared columns. The message is one clause without a subject."""
 
@@ -29,6 +33,10 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
 
+    #: How messages about another dtype or shape name this one, and what to do.
+    STATED: ClassVar[str] = "outputs state"
+    ADVICE: ClassVar[str] = "convert it in the function, or change outputs"
+
     @property
     def row_bytes(self) -> int:
         """Bytes of one value."""
@@ -36,6 +44,64 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
+
+
+_FIRST_ITEMS: Final = "the first items have"
+
+
+@dataclass(frozen=True)
+class ItemSpec(TensorSpec):
+    """A value of a data set's items that has one dtype and shape."""
+
+    STATED: ClassVar[str] = _FIRST_ITEMS
+    ADVICE: ClassVar[str] = "all items need one dtype and shape; convert, resize or pad it in the data set"
+
+
+@dataclass(frozen=True)
+class SentSpec:
+    """A value of a data set's items that is sent with the answer, since its size is not known before.
+
+    Args:
+        dtype: ``"str"``, ``"bytes"``, or the dtype of arrays.
+        shape: The sizes of arrays; None for the axis that has any size. Empty for texts and bytes.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+
+    @property
+    def axis(self) -> int | None:
+        """The axis of any size; None for texts and bytes."""
+        return self.shape.index(None) if self.shape else None
+
+    @property
+    def empty(self) -> Any:
+        """The value of a row without one."""
+        if self.axis is None:
+            return "" if self.dtype == "str" else b""
+        return np.zeros([size or 0 for size in self.shape], self.dtype)
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Returns the value to send; ResultError if it does not have this dtype and shape."""
+        if self.axis is None:
+            if not isinstance(value, str if self.dtype == "str" else bytes):
+                raise ResultError(
+                    f"returned {type(value).__name__} for column {name!r}, and {_FIRST_ITEMS} {self.dtype}"
+                )
+            return value
+        array = _array(name, value)
+        is_alike = array.dtype == self.dtype and array.ndim == len(self.shape)
+        if not is_alike or any(s not in (None, t) for s, t in zip(self.shape, array.shape, strict=True)):
+            raise ResultError(f"returned column {name!r} as {spec_of(array)}, and {_FIRST_ITEMS} {self}")
+        return array
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype} [{sizes}]" if self.shape else self.dtype
+
+
+#: What a stage knows of its results before it runs.
+Spec = TensorSpec | SentSpec
 
 
 def tensor(dtype: Any, shape: int | Iterable[int] = ()) -> TensorSpec:
@@ -81,7 +147,7 @@ def checked_outputs(outputs: Any) -> dict[str, TensorSpec]:
 
 def check_name(name: str) -> None:
     """Raises ConfigError for names that every batch has."""
-    if name in ("sample_ids", "valid"):
+    if name in RESERVED:
         raise ConfigError(f"map_rows cannot return the column {name!r}, which the loader sets")
 
 
@@ -94,13 +160,26 @@ def arrays_of(result: Any) -> dict[str, np.ndarray[Any, Any]]:
     return {_name(name): _array(str(name), value) for name, value in result.items()}
 
 
+def values_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of an item by column, as arrays, texts and bytes."""
+    return {
+        name: value if isinstance(value, (str, bytes)) else _array(name, value)
+        for name, value in item.items()
+    }
+
+
 def spec_of(array: np.ndarray[Any, Any]) -> TensorSpec:
     """Returns the dtype and shape of an array."""
     return TensorSpec(array.dtype.name, array.shape)
 
 
-def store(result: Any, outputs: Mapping[str, TensorSpec], rows: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Writes a function's result to the row of each output.
+def store(
+    result: Any,
+    outputs: Mapping[str, Spec],
+    rows: Mapping[str, np.ndarray[Any, Any]],
+    sent: dict[str, Any],
+) -> None:
+    """Writes a function's result to the row of each output, and to ``sent`` what no row has.
 
     Raises:
         ResultError: It is not a mapping of exactly the declared columns, dtypes and shapes. Rows may be written then.
@@ -112,7 +191,10 @@ def store(result: Any, outputs: Mapping[str, TensorSpec], rows: Mapping[str, np.
             f"returned the columns {sorted(map(str, result))}, and outputs are {sorted(outputs)}"
         )
     for name, spec in outputs.items():
-        rows[name][...] = _converted(name, result[name], spec)
+        if isinstance(spec, SentSpec):
+            sent[name] = spec.checked(name, result[name])
+        else:
+            rows[name][...] = _converted(name, result[name], spec)
 
 
 def _converted(name: str, value: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
@@ -128,8 +210,7 @@ def _converted(name: str, value: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:
         array = _array(name, value)
     if array.dtype != dtype or array.shape != spec.shape:
         raise ResultError(
-            f"returned column {name!r} as {spec_of(array)}, and outputs state {spec}; convert it in the function, or "
-            "change outputs"
+            f"returned column {name!r} as {spec_of(array)}, and {spec.STATED} {spec}; {spec.ADVICE}"
         )
     return array
 

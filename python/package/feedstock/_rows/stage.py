@@ -12,7 +12,7 @@ from feedstock._rows.function import RowFunction
 from feedstock._rows.pickling import pickled
 from feedstock._rows.processes import Processes
 from feedstock._rows.skips import Skips
-from feedstock._rows.spec import check_name, spec_of
+from feedstock._rows.spec import Spec, check_name, spec_of
 from feedstock._rows.threads import Threads
 from feedstock.errors import ConfigError, SampleError
 
@@ -41,11 +41,11 @@ class Stage:
         skips: Skips | None,
     ) -> None:
         self.function, self.batches = function, batches
-        self.outputs = function.outputs
+        self.outputs: dict[str, Spec] | None = None if function.outputs is None else {**function.outputs}
         self._number, self._seed, self._workers = number, seed, workers
         self._output, self._skips = output, skips
         self._is_process = function.executor == "process"
-        self._fn = pickled(function.fn, function.name) if self._is_process else b""
+        self._fn = pickled(function) if self._is_process else b""
         self._executor: Processes | Threads | None = None
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Stage:
         if self.outputs is None:
             tried = self._executor.attempt(inputs.row(0), rows.ids[0], rows.epoch)
             results, failure = (
-                {name: array[np.newaxis] for name, array in tried.arrays.items()},
+                {name: array[np.newaxis] for name, array in tried.values.items()},
                 tried.failure,
             )
         else:
@@ -113,8 +113,11 @@ class Stage:
             raise self._error(rows, failures)
         if failures:
             self._substitute(rows, results, failures)
-        rows.replace(results, self._output)
+        self._put(rows, results)
         return rows
+
+    def _put(self, rows: Rows, results: Mapping[str, Any]) -> None:
+        rows.replace(results, self._output)
 
     def _error(self, rows: Rows, failures: Mapping[int, str]) -> SampleError:
         first = min(failures)
@@ -126,17 +129,18 @@ class Stage:
     def _reason(self, rows: Rows, row: int, failure: str) -> str:
         return f"sample {rows.ids[row]} of epoch {rows.epoch}: {self} {failure}"
 
-    def _substitute(
-        self, rows: Rows, results: Mapping[str, np.ndarray[Any, Any]], failures: Mapping[int, str]
-    ) -> None:
-        """Gives bad rows the content of their nearest good row; zeros if there is none."""
+    def _substitute(self, rows: Rows, results: Mapping[str, Any], failures: Mapping[int, str]) -> None:
+        """Gives bad rows the content of their nearest good row; zeros and empty texts if there is none."""
         assert self._skips is not None
         bad = sorted(failures)
         sources = nearest_good(len(rows.ids), failures)
         if sources is not None:
             rows.substitute(sources)
-        for array in results.values():
-            array[bad] = 0 if sources is None else array[[sources[row] for row in bad]]
+        for column in results.values():
+            if isinstance(column, np.ndarray):
+                column[bad] = 0 if sources is None else column[[sources[row] for row in bad]]
+            elif sources is not None:
+                column[:] = [column[source] for source in sources]
         counted = rows.invalidate(bad)
         reasons = [(rows.ids[row], self._reason(rows, row, failures[row])) for row in counted]
         self._skips.add(rows.place, reasons)

@@ -10,7 +10,8 @@ from feedstock import _feedstock
 from feedstock._ahead import Ahead, Function, functions_of
 from feedstock._check import batch_sizes
 from feedstock._rows.columns import Rows
-from feedstock._rows.function import RowFunction
+from feedstock._rows.function import ItemFunction, RowFunction
+from feedstock._rows.item_stage import ItemStage
 from feedstock._rows.skips import LISTED, Skips
 from feedstock._rows.stage import Stage
 from feedstock.errors import ConfigError, FeedstockError
@@ -56,20 +57,20 @@ class RowSteps:
     ) -> None:
         if output == "batch":
             raise ConfigError(
-                'map_rows needs output="numpy" or "torch", whose dicts have its results; a fs.Batch (output="batch") '
-                "has the library's columns only"
+                f'{functions[0].STEP} needs output="numpy" or "torch", whose batches have its results; a fs.Batch '
+                '(output="batch") has the library\'s columns only'
             )
         self._steps, self._output = steps, output
         policy = _last(steps, "on_error") or {"policy": "raise", "max_fraction": 0.0}
         self.skips = Skips(policy["max_fraction"])
         skips = self.skips if policy["policy"] == "skip" else None
         rows = _rows_of(steps, world_size)
-        self.stages = []
+        self.stages: list[Stage] = []
         for number, function in enumerate(functions):
             workers = function.num_workers or native.threads or _feedstock.default_threads()
             batches = min(_MOST_BATCHES, max(_LEAST_BATCHES, 1 + -(-workers // rows)))
-            stage = Stage(function, number, seed_of(steps), workers, batches, output, skips)
-            self.stages.append(stage)
+            kind = ItemStage if isinstance(function, ItemFunction) else Stage
+            self.stages.append(kind(function, number, seed_of(steps), workers, batches, output, skips))
         self._native: _feedstock.Loader | None = None
         self._samples = 0
 
@@ -88,7 +89,12 @@ class RowSteps:
 
     def call_of(self, stage: Stage) -> Callable[[Rows], Any]:
         """Returns what a thread runs for a stage; the last one returns what the loader yields."""
-        return stage if stage is not self.stages[-1] else lambda rows: stage(rows).columns
+        if stage is not self.stages[-1]:
+            return stage
+        first = self.stages[0]
+        if isinstance(first, ItemStage):
+            return lambda rows: first.rebuilt(stage(rows).columns)
+        return lambda rows: stage(rows).columns
 
     def open(self, dataset: _feedstock.Dataset, native: _feedstock.Loader, probe: _Probe) -> None:
         """Finds dtypes and shapes of results that are not declared, by running the first sample of the data set.
@@ -103,17 +109,22 @@ class RowSteps:
         """
         if (place := native.place()) != "cpu":
             raise ConfigError(
-                f"map_rows needs batches in host memory; they are on {place}. Leave out device=, and copy the columns "
-                "that the model needs"
+                f"{self.stages[0].function.STEP} needs batches in host memory; they are on {place}. Leave out device=, "
+                "and copy the columns that the model needs"
             )
         self._native, self._samples = native, dataset.samples()
         self._check_inputs({name for name, _ in dataset.schema()})
         undeclared = [index for index, stage in enumerate(self.stages) if stage.outputs is None]
         if not undeclared:
             return
+        first = self.stages[0]
         try:
-            rows = self._first(dataset, probe)
-            for stage in self.stages[: undeclared[-1] + 1]:
+            if isinstance(first, ItemStage):
+                rows = first.attempt_some(self._first(dataset, probe, first.places(self._samples)))
+                first.check_names_for(len(self.stages) - 1)
+            else:
+                rows = first.attempt(self._first(dataset, probe, [0])[0])
+            for stage in self.stages[1 : undeclared[-1] + 1]:
                 rows = stage.attempt(rows)
         except BaseException:
             for stage in self.stages:
@@ -133,25 +144,35 @@ class RowSteps:
                 return  # later steps may get any name
             known |= stage.outputs.keys()
 
-    def _first(self, dataset: _feedstock.Dataset, probe: _Probe) -> Rows:
+    def _first(self, dataset: _feedstock.Dataset, probe: _Probe, places: Sequence[int]) -> list[Rows]:
+        """Returns the samples at these places of the data set, as batches of one row."""
+        step = self.stages[0].function.STEP
         pipeline = dataset.pipeline()
         for method, arguments in self._steps:
             if method in _OF_SAMPLES:
                 pipeline = getattr(pipeline, method)(**arguments)
         pipeline = pipeline.seed(seed_of(self._steps)).batch(sizes=batch_sizes(batch_size=1), tail="drop")
+        pipeline = pipeline.options(
+            slots=pipeline.slots + len(places) - 1
+        )  # the batches are held until all are there
         loader = probe(pipeline.epochs(1)).loader(0, 1)
         try:
-            batch = loader.next(1)
-            if batch is None:
-                raise ConfigError(
-                    "map_rows cannot find dtypes and shapes: the data set has no samples; pass outputs="
-                )
-            return self.rows_of(batch)
+            found = []
+            for place in places:
+                if place > 0:
+                    loader.seek(0, place)
+                batch = loader.next(1)
+                if batch is None:
+                    raise ConfigError(
+                        f"{step} cannot find dtypes and shapes: the data set has no samples; pass outputs="
+                    )
+                found.append(self.rows_of(batch))
+            return found
         except ConfigError:
             raise
         except FeedstockError as error:
             raise ConfigError(
-                "map_rows cannot find dtypes and shapes of results, since the first sample failed; pass outputs=. "
+                f"{step} cannot find dtypes and shapes of results, since the first sample failed; pass outputs=. "
                 f"{error}"
             ) from error
         finally:
@@ -165,6 +186,14 @@ class RowSteps:
         if self._native.steps_in(epoch) is None:
             return position // world_size + _ENDLESS_GRACE
         return self._samples // world_size
+
+    def check_source(self, has_workers: bool) -> None:
+        """Raises ConfigError if the functions include the data set's own code, and rows would come from workers."""
+        if has_workers and isinstance(self.stages[0], ItemStage):
+            raise ConfigError(
+                f"{self.stages[0]} runs the data set's Python in processes of the rank, and workers get no code; leave "
+                "out workers=, or store the samples in files that fs.Dataset opens"
+            )
 
     def report(self, report: SkipReport) -> SkipReport:
         """Adds samples that functions skipped to those that the library skipped."""

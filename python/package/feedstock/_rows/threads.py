@@ -19,7 +19,7 @@ from feedstock._rows.generator import generator
 from feedstock._rows.job import ClosedError, Job
 from feedstock._rows.messages import Tried
 from feedstock._rows.process import STUCK_SECONDS
-from feedstock._rows.spec import ResultError, TensorSpec, arrays_of
+from feedstock._rows.spec import ResultError, Spec, TensorSpec, arrays_of
 
 log = logging.getLogger("feedstock.rows")
 
@@ -43,11 +43,15 @@ class Threads:
         self._end.atexit = False
 
     def run(
-        self, inputs: Inputs, ids: Sequence[int], epoch: int, outputs: dict[str, TensorSpec]
-    ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[int, str]]:
+        self, inputs: Inputs, ids: Sequence[int], epoch: int, outputs: dict[str, Spec]
+    ) -> tuple[dict[str, Any], dict[int, str]]:
         """Returns the results, rows first, and the reasons of rows without one."""
         rows = len(ids)
-        results = {name: np.zeros((rows, *spec.shape), spec.dtype) for name, spec in outputs.items()}
+        results = {
+            name: np.zeros((rows, *spec.shape), spec.dtype)
+            for name, spec in outputs.items()
+            if isinstance(spec, TensorSpec)  # all are: only items have others, and run in processes
+        }
 
         running: dict[int, float] = {}
 
@@ -56,7 +60,7 @@ class Threads:
             rng = generator(self._seed, epoch, ids[row], self._number)
             into = {name: array[row : row + 1].reshape(array.shape[1:]) for name, array in results.items()}
             try:
-                return self._call.into(inputs.row(row), rng, outputs, into)
+                return self._call.into(inputs.row(row), rng, outputs, into, {})
             finally:
                 del running[row]
 

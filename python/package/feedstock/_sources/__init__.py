@@ -1,0 +1,9 @@
+"""Data sets of what is not stored as files: tables, lists, and data sets of other libraries.
+
+    from_items ─▶ from_pandas ─▶ from_arrow ──▶ an Arrow IPC file in the cache, named by a digest ─┐
+    from_huggingface ──▶ links to its Arrow files, or from_arrow ──────────────────────────────────┼─▶ Dataset
+    from_torch ──▶ a file of indexes; items are made by processes of the rank (`_rows/items`) ─────┘
+
+Invariant: equal contents have equal file names and bytes, so identities and saved positions are the same on every
+machine.
+"""
