@@ -34,6 +34,7 @@ from feedstock._preview import Preview
 from feedstock._reports import Ledger, LoaderStats, SkipReport, WarningReport
 from feedstock._rows.spec import TensorSpec, tensor
 from feedstock._table import Table
+from feedstock._views import Views, views
 from feedstock._workers import Workers, WorkerSource
 from feedstock.errors import (
     ConfigError,
@@ -129,6 +130,7 @@ __all__ = [
     "Table",
     "Tensor",
     "TensorSpec",
+    "Views",
     "WarningReport",
     "WorkerSource",
     "Workers",
@@ -193,6 +195,7 @@ __all__ = [
     "trivial_augment",
     "utterance_mvn",
     "vertical_flip",
+    "views",
     "volume",
 ]
 
