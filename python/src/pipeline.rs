@@ -105,7 +105,7 @@ impl Pipeline {
     ) -> PyResult<Self> {
         let [decode] = <[Op; 1]>::try_from(chain(decode)?.0)
             .map_err(|ops| config(py, format!("views are of one decode_image; got {} ops", ops.len())))?;
-        let view = |(name, count, ops): (String, Option<u32>, String)| {
+        let view = |(name, count, ops): (String, Option<u32>, String)| -> PyResult<View> {
             let view = View::new(&name, chain(&ops)?);
             Ok(count.map_or(view.clone(), |count| view.count(count)))
         };

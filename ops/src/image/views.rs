@@ -111,8 +111,8 @@ pub(crate) fn run_views(
     Ok(pixels.warnings)
 }
 
-/// Returns the rectangle around what the views need of a sample's image, and the denominator of the finest fraction of its size that
-/// one of them needs.
+/// Returns the rectangle around what the views need of a sample's image, and the denominator of the finest fraction of its
+/// size that one of them needs.
 fn needed(views: &[Arc<CompiledView>], opened: &Opened<'_>, sample: SampleSeed) -> Result<(Rect, u32)> {
     let mut needed: Option<(Rect, u32)> = None;
     for view in views {
@@ -137,7 +137,7 @@ struct OneRow<'a>(&'a mut [u8]);
 
 impl ViewRows for OneRow<'_> {
     fn row(&mut self, _: usize) -> Result<&mut [u8]> {
-        Ok(self.0)
+        Ok(&mut *self.0)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::common::pictures::{jpegs, write_with};
 use crate::common::{open, synth};
 use crate::fleet::{at, worker};
-use feedstock_dataset::{Rank, Shuffle, Tail};
+use feedstock_dataset::{Rank, Shuffle};
 use feedstock_ops::image::{DecodeImage, View};
 use feedstock_ops::{
     ChainSpec, DType, Op, color_jitter, decode_image, horizontal_flip, random_resized_crop, resize,
@@ -125,7 +125,7 @@ fn ranks_workers_and_resumed_runs_make_the_same_views() {
 fn a_bad_image_is_one_bad_sample_for_all_views() {
     let dir = tempfile::tempdir().unwrap();
     write_with(dir.path(), &jpegs(20), &[(7, Some(b"no image".to_vec())), (11, None)]);
-    let pipeline = views(open(dir.path())).tail(Tail::Pad);
+    let pipeline = views(open(dir.path())).batch(BatchSize::global(10));
     let error = pipeline.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), ErrorKind::BadSample);
     assert!(error.to_string().contains("column 'image'"), "{error}");
