@@ -152,7 +152,7 @@ pub mod order {
 /// # Ok::<(), feedstock::Error>(())
 /// ```
 pub mod ops {
-    pub use feedstock_ops::image::{Annotation, BoxFormat, Boxes, Keypoints};
+    pub use feedstock_ops::image::{Annotation, BoxFormat, Boxes, Keypoints, View};
     pub use feedstock_ops::text::{TokenizeChars, Unknown};
     pub use feedstock_ops::{
         Chain, ChainSpec, DType, Noise, OPS_VERSION, Op, OpInfo, RaggedRow, Resources, SampleSeed, Scratch,

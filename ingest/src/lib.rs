@@ -58,7 +58,7 @@ pub use memory::pages::Pages;
 pub use memory::row::{RowBuffers, RowMemory, RowPlace};
 pub use memory::slab::{RowSlab, SlabMemory};
 pub use raw::{RawBatches, RawOptions};
-pub use recipe::{ByLength, MapSpec, Recipe, RecipeSpec};
+pub use recipe::{ByLength, MapSpec, Recipe, RecipeSpec, ViewSpec};
 pub use rewrite::{
     KeptSample, OnBadPicture, Recode, RewriteFormat, RewriteOptions, RewriteProgress, RewriteProgressFn,
     RewriteReport, RewriteStage, rewrite,
@@ -69,6 +69,7 @@ pub use run::job::{Destination, Finished, Job, Map, Sink, sample_bytes};
 pub use run::ready::{Popped, Ready};
 pub use run::running::row_seed;
 pub use run::stats::{Stage, Stats, Waiting};
+pub use run::views::MapViews;
 pub use simulate::{Busy, Simulated, SimulatedRank, SimulatedSteps, StoreModel, simulate};
 pub use threads::{available_threads, default_threads};
 pub use wire::{ClientTls, FleetIdentity, Identity, ServerTls, Token, WorkerStatus};

@@ -10,6 +10,8 @@
 
 mod annotation;
 mod parse;
+#[cfg(feature = "image")]
+pub(crate) mod views;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

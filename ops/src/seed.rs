@@ -16,6 +16,7 @@
 //! ```
 //! A salt separates the draws of two chains that read one column. It is the same fold, from 0, over a tag (1: an output's
 //! name, 2: a key), the length of the text in bytes, and its bytes as little-endian words of 8, the last filled with zeros.
+//! View number n of the name v has the salt of the key "v/n".
 //!
 //! The derivation is part of the format: changing it changes every augmentation, so a test pins its values.
 
@@ -102,6 +103,17 @@ impl Salt {
     /// Returns the salt of a key that the user chose. Chains with equal keys draw the same.
     pub fn of_key(key: &str) -> Self {
         Self::of(KEY_TAG, key)
+    }
+
+    /// Returns the salt of view `number` (from 0) of the views `name` of an image: that of the key `name/number`.
+    ///
+    /// ```
+    /// use feedstock_ops::Salt;
+    ///
+    /// assert_eq!(Salt::of_view("local", 3), Salt::of_key("local/3"));
+    /// ```
+    pub fn of_view(name: &str, number: u32) -> Self {
+        Self::of_key(&format!("{name}/{number}"))
     }
 
     fn of(tag: u64, text: &str) -> Self {

@@ -37,7 +37,7 @@ impl DType {
     }
 }
 
-/// The meaning of a tensor's axes.
+/// The meaning of a tensor's axes. Several views of an image have an axis of views before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

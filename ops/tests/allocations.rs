@@ -14,8 +14,11 @@ mod speech;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
+use feedstock_ops::image::{View, ViewRows, Views};
 use feedstock_ops::text::Tokenize;
-use feedstock_ops::{Chain, ChainSpec, Noise, RaggedRow, Resources, SampleSeed, Scratch};
+use feedstock_ops::{
+    Chain, ChainSpec, Noise, RaggedRow, Resources, Result, SampleSeed, Scratch, decode_image,
+};
 use speech::{golden, tone};
 
 /// Counts this thread's allocations.
@@ -79,6 +82,41 @@ fn ops_add_no_allocation_to_the_decoders() {
         let growth = if ops.contains("speed_perturb") { 4 } else { 0 };
         assert!(all <= decoding + growth, "{ops}: {all}, {decoding} of them by the decoder");
     }
+}
+
+/// The rows of a sample's views.
+struct Rows(Vec<Vec<u8>>);
+
+impl ViewRows for Rows {
+    fn row(&mut self, view: usize) -> Result<&mut [u8]> {
+        Ok(&mut self.0[view])
+    }
+}
+
+#[test]
+fn views_add_no_allocation_to_one_decoder() {
+    let bytes = std::fs::read("tests/golden/scene.png").unwrap();
+    let crop = |name: &str, size: u32| {
+        let ops = format!(
+            "random_resized_crop:{size}:filter=bicubic,random_apply:[color_jitter:0.4:0.4],gaussian_blur:5"
+        );
+        View::new(name, ops.parse::<ChainSpec>().unwrap())
+    };
+    let allocations = |views: &[View]| {
+        let views = Views::compile(&decode_image(), views).unwrap();
+        let mut rows = Rows(views.outputs().map(|output| vec![0; output.bytes()]).collect());
+        let (mut scratch, mut before) = (Scratch::new(), 0);
+        for sample in 0..60 {
+            if sample == 40 {
+                before = COUNT.get(); // a crop of another shape may have grown a buffer before
+            }
+            views.apply(&bytes, SampleSeed::new(1, 0, sample), &mut scratch, &mut rows).unwrap();
+        }
+        COUNT.get() - before
+    };
+    let one = allocations(&[crop("a", 64)]);
+    let ten = allocations(&[crop("a", 64), crop("b", 64), crop("c", 32).count(8)]);
+    assert!(ten <= one + 4, "{ten} for ten views, {one} for one");
 }
 
 /// The library's truncation would make an encoding of each part that it cuts off: here one for each token.

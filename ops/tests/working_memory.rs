@@ -19,7 +19,8 @@ mod support;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
+use feedstock_ops::image::{View, ViewRows, Views};
+use feedstock_ops::{Chain, ChainSpec, RaggedRow, SampleSeed, Scratch};
 use support::{Dice, Jpeg, golden, picture};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -78,6 +79,15 @@ const FACTOR: f64 = 2.5;
 /// The memory that it takes to read a header and to reject the file.
 const REFUSAL_BYTES: u64 = 256 << 10;
 
+/// The rows of a sample's views.
+struct Rows(Vec<Vec<u8>>);
+
+impl ViewRows for Rows {
+    fn row(&mut self, view: usize) -> feedstock_ops::Result<&mut [u8]> {
+        Ok(&mut self.0[view])
+    }
+}
+
 struct Checked {
     failures: Vec<String>,
     large: usize,
@@ -90,10 +100,28 @@ impl Checked {
         let chain = Chain::parse(ops).unwrap();
         let seed = SampleSeed::new(7, 0, bytes.len() as u64);
         let (mut fixed, mut ragged) = (vec![0; chain.output().bytes()], RaggedRow::new());
-        let mut run = |scratch: &mut Scratch| match chain.output().is_ragged() {
+        self.check_run(name, ops, &mut |scratch| match chain.output().is_ragged() {
             true => chain.apply_ragged(bytes, seed, scratch, &mut ragged),
             false => chain.apply(bytes, seed, scratch, &mut fixed),
-        };
+        });
+    }
+
+    /// The same for views of an image.
+    fn check_views(&mut self, name: &str, decode: &str, views: &[View], bytes: &[u8]) {
+        let decode = decode.parse::<ChainSpec>().unwrap().0.remove(0);
+        let compiled = Views::compile(&decode, views).unwrap();
+        let seed = SampleSeed::new(7, 0, bytes.len() as u64);
+        let mut rows = Rows(compiled.outputs().map(|output| vec![0; output.bytes()]).collect());
+        let names = views.iter().map(|view| view.name.as_str()).collect::<Vec<_>>().join(" + ");
+        self.check_run(name, &names, &mut |scratch| compiled.apply(bytes, seed, scratch, &mut rows));
+    }
+
+    fn check_run(
+        &mut self,
+        name: &str,
+        ops: &str,
+        run: &mut dyn FnMut(&mut Scratch) -> feedstock_ops::Result<()>,
+    ) {
         let unbounded = run(&mut Scratch::new());
         let (mut scratch, mut allowed, mut runs) = (Scratch::new(), 0, 0);
         let outcome = loop {
@@ -145,6 +173,29 @@ const IMAGE_CHAINS: [&str; 9] = [
     "decode_image,pad:200:padding_mode=reflect,random_crop:512,random_apply:[gaussian_blur:51:9..9,rotate:30]:1",
     "decode_image,gaussian_blur:23,vertical_flip:1,center_crop:2900",
 ];
+
+/// Views whose names are their ops: of a training recipe, and those that take most of each buffer.
+fn views() -> Vec<(&'static str, Vec<View>)> {
+    let view = |ops: &str| View::new(ops, ops.parse::<ChainSpec>().unwrap());
+    vec![
+        (
+            "decode_image",
+            vec![
+                view("random_resized_crop:224:scale=0.4..1:filter=bicubic,horizontal_flip,normalize,to_chw"),
+                view("random_resized_crop:96:scale=0.05..0.4,gaussian_blur:23:2..2").count(8),
+            ],
+        ),
+        (
+            "decode_image:exif_orientation=true",
+            vec![
+                view("resize:64x64"),
+                view("center_crop:3000,rotate:20"),
+                view("gaussian_blur:23,resize:900:filter=lanczos,center_crop:512").count(2),
+                view("pad:200:padding_mode=reflect,random_crop:512"),
+            ],
+        ),
+    ]
+}
 
 /// Returns a PNG of these pixels.
 fn png(pixels: &[u8], size: (u32, u32), color: png::ColorType, depth: png::BitDepth) -> Vec<u8> {
@@ -260,6 +311,9 @@ fn no_chain_takes_more_than_was_predicted_of_it() {
         let is_slow = ["hostile", "groups"].iter().any(|word| name.contains(word));
         let chains = &IMAGE_CHAINS[..if is_slow { 2 } else { IMAGE_CHAINS.len() }];
         chains.iter().for_each(|ops| checked.check(&name, ops, &bytes));
+        for (decode, views) in &views()[..if is_slow { 1 } else { 2 }] {
+            checked.check_views(&name, decode, views, &bytes);
+        }
     }
     for (name, bytes) in clips() {
         AUDIO_CHAINS.iter().for_each(|ops| checked.check(&name, ops, &bytes));

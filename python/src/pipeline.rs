@@ -7,7 +7,7 @@ use crate::loader::Loader;
 use crate::process::Own;
 use crate::simulate::SimulateArguments;
 use feedstock::device::{DeviceOptions, Finish};
-use feedstock::ops::{Annotation, ChainSpec};
+use feedstock::ops::{Annotation, ChainSpec, Op, View};
 use feedstock::{NullValue, Nulls, OnError, Rank, Shuffle, Tail};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
@@ -93,6 +93,24 @@ impl Pipeline {
             }
             pipeline
         })
+    }
+
+    /// Maps views of an image. `views` has (name, number of images or None, ops after the decoder) for each.
+    fn views(
+        &self,
+        py: Python<'_>,
+        column: &str,
+        decode: &str,
+        views: Vec<(String, Option<u32>, String)>,
+    ) -> PyResult<Self> {
+        let [decode] = <[Op; 1]>::try_from(chain(decode)?.0)
+            .map_err(|ops| config(py, format!("views are of one decode_image; got {} ops", ops.len())))?;
+        let view = |(name, count, ops): (String, Option<u32>, String)| -> PyResult<View> {
+            let view = View::new(&name, chain(&ops)?);
+            Ok(count.map_or(view.clone(), |count| view.count(count)))
+        };
+        let views = views.into_iter().map(view).collect::<PyResult<Vec<View>>>()?;
+        self.with(py, |pipeline| pipeline.views(column, decode, views))
     }
 
     fn annotate(

@@ -88,3 +88,20 @@ def test_own_dataset(transforms: str) -> None:
     ends = [line.split() for line in lines if line.startswith("epoch ")]
     assert [(words[1], words[-2]) for words in ends] == [("0:", "320"), ("1:", "320")], lines
     assert float(ends[1][4]) < float(ends[0][4]), lines
+
+
+def test_dino() -> None:
+    lines = torchrun("dino.py", "--epochs", 2)
+    ends = [line.replace(",", "").split() for line in lines if line.startswith("epoch ")]
+    assert [words[1] for words in ends] == ["0:", "1:"], lines
+    assert float(ends[1][3]) < float(ends[0][3]), lines
+    assert float(ends[1][-1]) > 0.001, f"collapsed: {lines}"
+
+
+def test_simclr() -> None:
+    lines = torchrun("simclr.py", "--epochs", 3)
+    ends = [line.replace(",", "").split() for line in lines if line.startswith("epoch ")]
+    assert [words[1] for words in ends] == ["0:", "1:", "2:"], lines
+    assert float(ends[2][3]) < float(ends[0][3]), lines
+    # 2 ranks of 16 images: one of 63 other views is the partner.
+    assert float(ends[2][4]) > 5 / 63, lines

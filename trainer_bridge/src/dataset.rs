@@ -5,8 +5,9 @@ use crate::{BatchSize, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{AudioProbe, Catalog, OpenOptions, Plan, SampleId, Shuffle, Stop};
 use feedstock_ingest::{RawBatches, RawOptions};
-use feedstock_ops::ChainSpec;
 use feedstock_ops::audio::{AUDIO_HEADER_VERSION, read_audio_header, unsupported_codec};
+use feedstock_ops::image::View;
+use feedstock_ops::{ChainSpec, Op};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -262,6 +263,16 @@ impl Dataset {
     /// Runs each sample's `column` through a chain of ops into the tensor `output`; see [`Pipeline::map_as`].
     pub fn map_as(self, column: &str, output: &str, ops: impl Into<ChainSpec>) -> Pipeline {
         Pipeline::new(self.0).map_as(column, output, ops)
+    }
+
+    /// Makes several views of each image in `column`, which is decoded once; see [`Pipeline::views`].
+    pub fn views(
+        self,
+        column: &str,
+        decode: impl Into<Op>,
+        views: impl IntoIterator<Item = View>,
+    ) -> Pipeline {
+        Pipeline::new(self.0).views(column, decode, views)
     }
 
     /// Sets the order; see [`Pipeline::shuffle`].

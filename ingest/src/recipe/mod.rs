@@ -7,8 +7,9 @@
 mod carrying;
 mod joint;
 mod spec;
+mod views;
 
-pub use spec::{ByLength, MapSpec, RecipeSpec};
+pub use spec::{ByLength, MapSpec, RecipeSpec, ViewSpec};
 
 use crate::resources::Loaded;
 use crate::run::columns::{check_mapped, unmapped};
@@ -160,7 +161,8 @@ impl Recipe {
     ///
     /// # Errors
     /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text (boxes, keypoints: lists of numbers),
-    /// two maps of one output, an empty key, boxes without an image, or a chain that does not compile; storage's errors.
+    /// two maps of one output, an empty key, boxes without an image, views of several columns or decoders, a view with the name of a
+    /// column, or a chain that does not compile; storage's errors.
     pub fn compile(&self) -> Result<Vec<Map>> {
         let reader = self.dataset.block_reader(); // of the chosen columns only
         let schema = reader.schema();
@@ -168,10 +170,12 @@ impl Recipe {
         check_mapped(schema, decoded.map(|map| map.column.as_str()))?;
         let needs = self.maps.iter().flat_map(|map| map.ops.needs());
         let resources = self.resources.load(&self.dataset, needs)?;
+        let views = views::compile(&self.maps, schema)?;
         let mut maps: Vec<Map> = Vec::new();
         for (index, map) in self.maps.iter().enumerate() {
             let MapSpec { column, output, ops, annotation, .. } = map;
-            if maps.iter().any(|map| map.output == *output) {
+            if let Some(first) = maps.iter().position(|map| map.output == *output) {
+                views::check_outputs([&self.maps[first], map])?;
                 let message = format!(
                     "two maps have the output '{output}'; put all its ops into one, or name the results with map_as"
                 );
@@ -189,10 +193,13 @@ impl Recipe {
                     joint::check_lists(schema, column, annotation)?;
                     ops.compile_annotation(annotation)?.with_salt(salt)
                 }
-                (None, None) => ops.compile_with(&resources)?.with_salt(salt),
+                (None, None) => match &views[index] {
+                    Some(views) => views.chain(index)?,
+                    None => ops.compile_with(&resources)?.with_salt(salt),
+                },
             };
-            let (column, output) = (column.clone(), output.clone());
-            maps.push(Map { column, output, chain: Arc::new(chain), partner, along });
+            let (column, output, views) = (column.clone(), output.clone(), views[index].clone());
+            maps.push(Map { column, output, chain: Arc::new(chain), partner, along, views });
         }
         Ok(maps)
     }

@@ -59,6 +59,47 @@ pub struct MapSpec {
     /// Such a map has no ops. Left out of the JSON likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub along: Option<String>,
+    /// The views of which the result is one, or several: they are decoded together. Left out of the JSON likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<ViewSpec>,
+}
+
+/// What makes a map one of several views of an image.
+///
+/// ```
+/// use feedstock_ingest::{MapSpec, Recipe, ViewSpec};
+///
+/// # use feedstock_dataset::{CatalogOptions, CatalogStore, Dataset, OpenOptions};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let images = feedstock_synth::ImagenetOptions { samples: 16, width: 64, height: 32, ..Default::default() };
+/// # images.write(folder.path(), &mut |_| {}).unwrap();
+/// # let uri = folder.path().to_str().unwrap();
+/// # let own = || OpenOptions {
+/// #     catalog: CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() },
+/// #     ..OpenOptions::default()
+/// # };
+/// let dataset = futures::executor::block_on(Dataset::open_with(uri, own()))?; // 16 images with labels
+/// let view = |output: &str, ops: &str, count: Option<u32>| MapSpec {
+///     view: Some(ViewSpec { of: "crops".to_owned(), count }),
+///     ..MapSpec::new("image", output, ops.parse().unwrap())
+/// };
+/// let mut recipe = Recipe::new(dataset);
+/// recipe.maps = vec![
+///     view("global", "decode_image,random_resized_crop:32", None),
+///     view("local", "decode_image,random_resized_crop:16", Some(8)),
+/// ];
+/// let shapes: Vec<_> = recipe.compile()?.iter().map(|map| map.chain.output().shape.clone()).collect();
+/// assert_eq!(shapes, [vec![32, 32, 3], vec![8, 16, 16, 3]]);
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ViewSpec {
+    /// The name that all views of one decoded image have in common. Their maps have one column and one decoder.
+    pub of: String,
+    /// The number of images of a row; `None`: one, without an axis of views.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
 }
 
 impl MapSpec {
@@ -73,6 +114,7 @@ impl MapSpec {
             joint: None,
             annotation: None,
             along: None,
+            view: None,
         }
     }
 
@@ -194,6 +236,10 @@ mod tests {
         let annotated: MapSpec = serde_json::from_str(&OLD.replace('}', joint)).unwrap();
         assert_eq!(annotated.annotation.unwrap().name(), "keypoints");
         assert!(serde_json::from_str::<MapSpec>(&OLD.replace('}', r#","of_a_later_version":1}"#)).is_err());
+        let one_of = OLD.replace('}', r#","view":{"of":"crops","count":8}}"#);
+        let view: MapSpec = serde_json::from_str(&one_of).unwrap();
+        assert_eq!(view.view, Some(ViewSpec { of: "crops".into(), count: Some(8) }));
+        assert_eq!(serde_json::to_string(&view).unwrap(), one_of);
         let keyed = MapSpec { key: Some("pair".into()), ..map };
         let json = serde_json::to_string(&keyed).unwrap();
         assert_eq!(serde_json::from_str::<MapSpec>(&json).unwrap(), keyed);

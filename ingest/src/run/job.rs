@@ -2,6 +2,7 @@
 
 use crate::memory::row::RowMemory;
 use crate::run::ready::Ready;
+use crate::run::views::MapViews;
 use crate::{Error, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, Plan, Position, Step, StepShape, StrandSet};
@@ -21,6 +22,8 @@ pub struct Map {
     pub partner: Option<usize>,
     /// For a column along boxes, the index of their map.
     pub along: Option<usize>,
+    /// The views of one decoded image of which the result is one.
+    pub views: Option<Arc<MapViews>>,
 }
 
 /// One rank's run through a plan.

@@ -14,5 +14,6 @@ pub(crate) mod row_indexes;
 pub(crate) mod running;
 pub(crate) mod share;
 pub(crate) mod stats;
+pub(crate) mod views;
 pub(crate) mod walk;
 pub(crate) mod watchdog;

@@ -190,6 +190,9 @@ impl<D: Destination> RunningStep<D> {
                     .map_err(|e| about(e.context(self.name(row))))?;
                 continue;
             }
+            if map.views.as_ref().is_some_and(|views| !views.begins(index)) {
+                continue; // made with the first of the views
+            }
             let encoded = value(&source.block.rows, &map.column, source.block_row).map_err(|problem| {
                 about(Error::new(
                     ErrorKind::BadSample,
@@ -208,9 +211,12 @@ impl<D: Destination> RunningStep<D> {
                     scratch.note_rows(known);
                 }
             }
-            let written = match memory.column(index)? {
-                RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
-                RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
+            let written = match &map.views {
+                Some(views) => views.apply(encoded, seed, scratch, memory),
+                None => match memory.column(index)? {
+                    RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
+                    RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
+                },
             };
             if let Some((rows, column)) = rows
                 && let Some(index) = scratch.take_rows()

@@ -253,7 +253,7 @@ impl Stages {
             }
             _ => return None,
         };
-        if self.is_scaled() && opened.is_halved(decoded.size(), self.size) {
+        if self.denominator(opened, decoded.size(), Some(self.size)) > 1 {
             return None;
         }
         let flips = self.flips(self.geometry_end, seed);

@@ -138,8 +138,9 @@ impl Shrinker {
 
     fn encode(&mut self, opened: &Opened<'_>, to: Size, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         let [decoded, spare, small] = &mut self.buffers;
-        let demand = Demand { region: Rect::of(opened.size()), target: Some(to), scope: Scope::Most };
-        let pixels = opened.decode(&mut self.jpeg, demand, true, (decoded, spare))?;
+        let denominator = opened.denominator(opened.size(), Some(to));
+        let demand = Demand { region: Rect::of(opened.size()), denominator, scope: Scope::Most };
+        let pixels = opened.decode(&mut self.jpeg, demand, (decoded, spare))?;
         if !pixels.warnings.is_empty() {
             return Ok(None);
         }

@@ -98,6 +98,14 @@ impl Rect {
         Size { height: self.height, width: self.width }
     }
 
+    /// Returns the smallest rectangle that holds both.
+    pub(crate) fn around(self, other: Rect) -> Self {
+        let (x, y) = (self.x.min(other.x), self.y.min(other.y));
+        let right = (self.x + self.width).max(other.x + other.width);
+        let bottom = (self.y + self.height).max(other.y + other.height);
+        Self { x, y, width: right - x, height: bottom - y }
+    }
+
     /// `inner`, given relative to `self`, in the coordinates of `self`.
     pub(crate) fn narrow(self, inner: Rect) -> Self {
         debug_assert!(inner.x + inner.width <= self.width && inner.y + inner.height <= self.height);

@@ -34,12 +34,15 @@ mod sampler;
 mod stages;
 pub(crate) mod step;
 mod turbo;
+mod views;
 pub(crate) mod warp;
 mod working;
 
 pub(crate) use annotation::compile as compile_annotation;
 pub(crate) use plan::compile;
+pub(crate) use views::{CompiledView, run_views};
 
+pub use crate::chain::views::{View, Views};
 pub use crate::op::constructors::image::*;
 pub use crate::op::image::*;
 pub use annotation::{Annotation, BoxFormat, Boxes, Keypoints};
@@ -52,4 +55,5 @@ pub use fill::{Fill, PaddingMode};
 pub use geometry::{Filter, Rect, Size};
 pub use restarts::{Marked, RestartMarkers, Unmarked};
 pub use row_index::RowIndex;
+pub use views::ViewRows;
 pub use warp::Interpolation;

@@ -23,7 +23,8 @@ pub(crate) fn compile(ops: &[Named<'_, dyn ImageOp>], _: &Resources) -> Result<A
     Ok(Arc::new(ImagePlan(Arc::new(compile::stages(ops)?))))
 }
 
-struct ImagePlan(Arc<Stages>);
+/// The chain of one image.
+pub(super) struct ImagePlan(pub(super) Arc<Stages>);
 
 impl Plan for ImagePlan {
     fn output(&self) -> &TensorSpec {

@@ -6,16 +6,17 @@
 //! ```
 //! Geometry is lazy, so that the decoder knows the region before it starts; `resize` followed by a crop resamples
 //! only the crop. The last op that moves pixels writes into the caller's row: the resize or copy for u8 HWC, the
-//! conversion otherwise. A pixel has three bytes in every mode. Each thread has three buffers, for one decoded image and two intermediate ones.
+//! conversion otherwise. A pixel has three bytes in every mode. Each thread has three buffers, for one decoded image and two
+//! intermediate ones. Views of one image (`views.rs`) find it decoded, and leave its buffer unchanged.
 
 use super::augmenter::Augmenter;
 use super::buffer::Buffer;
-use super::decode::{Demand, JpegDecoder, Opened};
-use super::geometry::{Filter, Flips, Rect, Size, Window, needed};
+use super::decode::{Demand, JpegDecoder, Opened, Pixels};
+use super::geometry::{Filter, Flips, Rect, Size, Window};
 use super::row_index::{RowIndex, Rows};
 use super::rows::{copy_rows, pad_rows};
 use super::sampler::Sampler;
-use super::stages::{Stage, Stages};
+use super::stages::{Resized, Stage, Stages};
 use super::step::{Crop, Resizing, Step};
 use super::working::working_bytes;
 use crate::scratch::{Part, Scratch};
@@ -26,13 +27,24 @@ use feedstock_base::{Error, Result};
 
 /// The codec handles and buffers of a thread.
 #[derive(Default)]
-struct ImageScratch {
+pub(super) struct ImageScratch {
     jpeg: JpegDecoder,
     sampler: Sampler,
+    /// The first one is for the decoded image.
     buffers: [Buffer; 3],
     augmenter: Augmenter,
     /// The decoder's warnings about the sample.
-    warnings: Warnings,
+    pub(super) warnings: Warnings,
+}
+
+impl ImageScratch {
+    /// Decodes into the first buffer.
+    pub(super) fn decode(&mut self, opened: &Opened<'_>, demand: Demand) -> Result<Pixels> {
+        let [first, second, _] = &mut self.buffers;
+        let pixels = opened.decode(&mut self.jpeg, demand, (first, second))?;
+        self.warnings = pixels.warnings;
+        Ok(pixels)
+    }
 }
 
 impl Part for ImageScratch {
@@ -84,10 +96,19 @@ impl Scratch {
     }
 }
 
+/// Where pixels come from.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// From the encoded bytes.
+    Encoded(&'a Opened<'a>, Scope),
+    /// From what was decoded of them into the first buffer, for several runs.
+    Decoded(&'a Opened<'a>, Demand, Pixels),
+}
+
 /// Where the image is.
 #[derive(Clone, Copy)]
 enum Place {
-    /// In the encoded bytes; the rectangle (of the oriented image) is the part that is left of it.
+    /// In its source; the rectangle (of the oriented image) is the part that is left of it.
     Undecoded(Rect),
     /// In a scratch buffer, in rows of `stride` pixels.
     Buffer { index: usize, stride: usize, view: Rect, window: Option<Window> },
@@ -96,10 +117,9 @@ enum Place {
 }
 
 /// One sample on its way through the chain.
-struct Run<'a> {
+pub(super) struct Run<'a> {
     stages: &'a Stages,
-    opened: Opened<'a>,
-    scope: Scope,
+    source: Source<'a>,
     seed: SampleSeed,
     scratch: &'a mut ImageScratch,
     out: &'a mut [u8],
@@ -118,13 +138,24 @@ pub(super) fn run(
     let opened = Opened::new(encoded, &stages.decode)?;
     let scope = scratch.admit(|scope| working_bytes(stages, &opened, seed, scope))?;
     let scratch = scratch.part::<ImageScratch>();
-    let at = Place::Undecoded(Rect::of(opened.size()));
-    Run { stages, opened, scope, seed, scratch, out, at }.all()?;
+    Run::new(stages, Source::Encoded(&opened, scope), seed, scratch, out).all()?;
     Ok(scratch.warnings)
 }
 
-impl Run<'_> {
-    fn all(mut self) -> Result<()> {
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        stages: &'a Stages,
+        source: Source<'a>,
+        seed: SampleSeed,
+        scratch: &'a mut ImageScratch,
+        out: &'a mut [u8],
+    ) -> Self {
+        let (Source::Encoded(opened, _) | Source::Decoded(opened, ..)) = source;
+        let at = Place::Undecoded(Rect::of(opened.size()));
+        Self { stages, source, seed, scratch, out, at }
+    }
+
+    pub(super) fn all(mut self) -> Result<()> {
         let mut next = 0;
         while next < self.stages.flips_in_convert {
             next += self.step(next)?;
@@ -178,11 +209,13 @@ impl Run<'_> {
     /// Decodes the image into a buffer, unless that is done already.
     fn decode(&mut self, target: Option<Size>) -> Result<()> {
         if let Place::Undecoded(region) = self.at {
-            let [first, second, _] = &mut self.scratch.buffers;
-            let demand = Demand { region, target, scope: self.scope };
-            let scaled = self.stages.is_scaled();
-            let pixels = self.opened.decode(&mut self.scratch.jpeg, demand, scaled, (first, second))?;
-            self.scratch.warnings = pixels.warnings;
+            let pixels = match self.source {
+                Source::Encoded(opened, scope) => {
+                    let denominator = self.stages.denominator(opened, region.size(), target);
+                    self.scratch.decode(opened, Demand { region, denominator, scope })?
+                }
+                Source::Decoded(opened, demand, pixels) => opened.part((demand, pixels), region),
+            };
             self.at =
                 Place::Buffer { index: 0, stride: pixels.stride, view: pixels.view, window: pixels.window };
         }
@@ -191,22 +224,9 @@ impl Run<'_> {
 
     /// Resizes, together with a crop that follows; returns the number of stages that are done with it.
     fn resize(&mut self, op: &dyn Resizing, at: usize) -> Result<usize> {
-        let source = self.size();
-        let target = op.target(source, &mut self.seed.op(self.stages.list[at].index))?;
-        let crop = self.stages.crop_at(at + 1, target, self.seed);
-        let stages = if crop.is_some() { 2 } else { 1 };
-        let last = at + stages == self.stages.geometry_end;
-        let Some(crop) = crop.filter(|_| op.filter() != Filter::Nearest) else {
-            // The nearest-pixel filter reads nothing around the crop, and a window would change its rounding.
-            self.resample(target, op.filter(), None, last && stages == 1)?;
-            return Ok(1);
-        };
-        let window = Window::of_resized(crop, source, target);
-        let needed = needed(window, source, target, op.filter());
-        self.narrow(needed);
-        let (left, top) = (window.left - f64::from(needed.x), window.top - f64::from(needed.y));
-        let window = Window { left, top, ..window };
-        self.resample(crop.size(), op.filter(), Some(window), last)?;
+        let Resized { to, part, window, stages } = self.stages.resized((op, at), self.size(), self.seed)?;
+        self.narrow(part);
+        self.resample(to, op.filter(), window, at + stages == self.stages.geometry_end)?;
         Ok(stages)
     }
 
@@ -266,6 +286,11 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Whether other runs need what is in this buffer, too.
+    fn is_shared(&self, buffer: usize) -> bool {
+        buffer == 0 && matches!(self.source, Source::Decoded(..))
+    }
+
     /// Makes the image dense: in the row if no geometry op follows `stage` and no conversion follows, else in a buffer.
     fn dense(&mut self, stage: usize) -> Result<&mut [u8]> {
         let to_out = stage >= self.stages.geometry_end && self.stages.convert.is_identity();
@@ -274,7 +299,7 @@ impl Run<'_> {
             if to_out {
                 copy_rows(self.scratch.buffers[index].bytes(), stride, view, self.out);
                 self.at = Place::Out;
-            } else if stride != view.width as usize || view.x != 0 || view.y != 0 {
+            } else if stride != view.width as usize || view.x != 0 || view.y != 0 || self.is_shared(index) {
                 let (source, target, next) = pair(&mut self.scratch.buffers, index);
                 let bytes = view.size().rgb_bytes();
                 copy_rows(source.bytes(), stride, view, target.take(bytes));

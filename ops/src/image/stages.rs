@@ -1,12 +1,13 @@
 //! A compiled chain of ops on images.
 
 use super::convert::Convert;
-use super::decode::{DecodeImage, DecodeMode};
-use super::geometry::{Flips, Rect, Size};
+use super::decode::{DecodeImage, DecodeMode, Opened};
+use super::geometry::{Filter, Flips, Rect, Size, Window, needed};
 use super::in_place::InPlace;
-use super::step::{FloatOp, Step};
+use super::step::{FloatOp, Resizing, Step};
 use crate::seed::SampleSeed;
 use crate::spec::TensorSpec;
+use feedstock_base::Result;
 
 /// A compiled chain of ops on images.
 pub(super) struct Stages {
@@ -35,10 +36,75 @@ impl Stage {
     }
 }
 
+/// A resize of one sample's image, together with a crop that follows.
+pub(super) struct Resized {
+    /// The size of the result.
+    pub(super) to: Size,
+    /// What the filter reads of the image.
+    pub(super) part: Rect,
+    /// What the result shows of that part; `None`: all of it.
+    pub(super) window: Option<Window>,
+    /// The number of stages that are done with it.
+    pub(super) stages: usize,
+}
+
 impl Stages {
-    /// Whether JPEGs may be decoded at a fraction of their size: not if their values are classes.
-    pub(super) fn is_scaled(&self) -> bool {
-        self.decode.scaled && self.decode.mode != DecodeMode::Indices
+    /// Returns the denominator of the fraction at which a region of this size is decoded: 1 if its values are classes.
+    pub(super) fn denominator(&self, opened: &Opened<'_>, region: Size, target: Option<Size>) -> u32 {
+        match self.decode.scaled && self.decode.mode != DecodeMode::Indices {
+            true => opened.denominator(region, target),
+            false => 1,
+        }
+    }
+
+    /// Returns what the resize `op` of stage `at` does to an image of size `source`.
+    pub(super) fn resized(
+        &self,
+        (op, at): (&dyn Resizing, usize),
+        source: Size,
+        seed: SampleSeed,
+    ) -> Result<Resized> {
+        let target = op.target(source, &mut seed.op(self.list[at].index))?;
+        // The nearest-pixel filter reads nothing around the crop, and a window would change its rounding.
+        let crop = self.crop_at(at + 1, target, seed).filter(|_| op.filter() != Filter::Nearest);
+        let Some(crop) = crop else {
+            return Ok(Resized { to: target, part: Rect::of(source), window: None, stages: 1 });
+        };
+        let window = Window::of_resized(crop, source, target);
+        let part = needed(window, source, target, op.filter());
+        let (left, top) = (window.left - f64::from(part.x), window.top - f64::from(part.y));
+        Ok(Resized { to: crop.size(), part, window: Some(Window { left, top, ..window }), stages: 2 })
+    }
+
+    /// Returns the region that a sample's image is decoded for, and the size that the next step resizes all of it to. The stages
+    /// before are run without pixels.
+    ///
+    /// # Errors
+    /// `BadSample` for an image that an op cannot work on.
+    pub(super) fn decoded(&self, image: Size, seed: SampleSeed) -> Result<(Rect, Option<Size>)> {
+        let mut region = Rect::of(image);
+        for (at, Stage { index, step }) in self.list.iter().enumerate() {
+            match step {
+                Step::Resize(op) => {
+                    let Resized { to, part, .. } = self.resized((&**op, at), region.size(), seed)?;
+                    return Ok((region.narrow(part), Some(to)));
+                }
+                Step::Crop(op) => {
+                    let (padded, _) = op.padded(region.size(), &mut seed.op(*index))?;
+                    if padded != region.size() {
+                        return Ok((region, None));
+                    }
+                    region = region.narrow(op.rect(padded, &mut seed.op(*index)));
+                }
+                Step::ResizedCrop(op) => {
+                    let rect = op.draw(region.size(), &mut seed.op(*index));
+                    return Ok((region.narrow(rect), Some(op.size())));
+                }
+                Step::InPlace(step) if step.is_idle(*index, seed) => {}
+                Step::InPlace(_) => break,
+            }
+        }
+        Ok((region, None))
     }
 
     /// Returns what the stages from `first` on exchange, all of which flip.

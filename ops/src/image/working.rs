@@ -4,9 +4,9 @@
 //! counts. Each buffer counts with the largest image that it holds, and the decoder's own memory is added.
 
 use super::decode::{Demand, Opened};
-use super::geometry::{Filter, Rect, Size, Window, needed};
+use super::geometry::{Filter, Rect, Size};
 use super::sampler::Depth;
-use super::stages::{Stage, Stages};
+use super::stages::{Resized, Stage, Stages};
 use super::step::{Resizing, Step};
 use crate::seed::SampleSeed;
 use crate::working::Scope;
@@ -21,12 +21,47 @@ const FIXED_BYTES: u64 = 2 << 20;
 
 /// Returns the working memory for a sample.
 pub(super) fn working_bytes(stages: &Stages, opened: &Opened<'_>, seed: SampleSeed, scope: Scope) -> u64 {
-    let at = At::Undecoded(Rect::of(opened.size()));
-    let (buffers, augmented, bytes) = ([0; 3], 0, FIXED_BYTES);
-    let mut walk = Walk { stages, opened, seed, scope, at, buffers, augmented, bytes };
-    // The chain stops at the same stage, with the same error.
-    let _refused = walk.all();
-    walk.bytes + walk.augmented + walk.buffers.iter().sum::<u64>()
+    let taken = Walk::taken(stages, opened, seed, Source::Encoded(scope));
+    FIXED_BYTES + taken.bytes + taken.augmented + taken.buffers.iter().sum::<u64>()
+}
+
+/// Returns the working memory of several runs, one after the other, of a sample that is decoded once for `demand`.
+pub(super) fn shared_working_bytes<'a>(
+    opened: &Opened<'_>,
+    demand: Demand,
+    runs: impl Iterator<Item = (&'a Stages, SampleSeed)>,
+) -> u64 {
+    let source = Source::Decoded(demand.denominator);
+    let most = runs.map(|(stages, seed)| Walk::taken(stages, opened, seed, source)).fold(
+        Taken::default(),
+        |most, one| Taken {
+            buffers: std::array::from_fn(|index| most.buffers[index].max(one.buffers[index])),
+            augmented: most.augmented.max(one.augmented),
+            bytes: most.bytes.max(one.bytes),
+        },
+    );
+    let decoded = opened.working_bytes(demand);
+    FIXED_BYTES + decoded + most.bytes + most.augmented + most.buffers.iter().sum::<u64>()
+}
+
+/// Where pixels come from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// From the encoded bytes.
+    Encoded(Scope),
+    /// From what was decoded of them at this denominator, which is counted once for several runs.
+    Decoded(u32),
+}
+
+/// What one run takes.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    /// The largest image in each buffer.
+    buffers: [u64; 3],
+    /// The largest image that an augmentation copies.
+    augmented: u64,
+    /// Other working memory.
+    bytes: u64,
 }
 
 /// Where the image would be.
@@ -41,17 +76,20 @@ struct Walk<'a> {
     stages: &'a Stages,
     opened: &'a Opened<'a>,
     seed: SampleSeed,
-    scope: Scope,
+    source: Source,
     at: At,
-    /// The largest image in each buffer.
-    buffers: [u64; 3],
-    /// The largest image that an augmentation copies.
-    augmented: u64,
-    /// Other working memory.
-    bytes: u64,
+    taken: Taken,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn taken(stages: &'a Stages, opened: &'a Opened<'_>, seed: SampleSeed, source: Source) -> Taken {
+        let at = At::Undecoded(Rect::of(opened.size()));
+        let mut walk = Walk { stages, opened, seed, source, at, taken: Taken::default() };
+        // The chain stops at the same stage, with the same error.
+        let _refused = walk.all();
+        walk.taken
+    }
+
     fn all(&mut self) -> Result<()> {
         let mut next = 0;
         while let Some(Stage { index, step }) = self.stages.list.get(next) {
@@ -71,7 +109,7 @@ impl Walk<'_> {
                 Step::InPlace(step) => {
                     self.dense(next);
                     if step.copies_image() {
-                        self.augmented = self.augmented.max(rgb(self.size()));
+                        self.taken.augmented = self.taken.augmented.max(rgb(self.size()));
                     }
                     1
                 }
@@ -98,33 +136,29 @@ impl Walk<'_> {
     }
 
     fn holds(&mut self, buffer: usize, size: Size) {
-        self.buffers[buffer] = self.buffers[buffer].max(rgb(size));
+        self.taken.buffers[buffer] = self.taken.buffers[buffer].max(rgb(size));
         self.at = At::Buffer(buffer, size);
     }
 
     /// Counts the decoder's memory with its pixels.
     fn decode(&mut self, target: Option<Size>) {
         if let At::Undecoded(region) = self.at {
-            let demand = Demand { region, target, scope: self.scope };
-            let (bytes, shown) = self.opened.working_bytes(demand, self.stages.is_scaled());
-            self.bytes += bytes;
-            self.at = At::Buffer(0, shown);
+            let denominator = match self.source {
+                Source::Encoded(scope) => {
+                    let denominator = self.stages.denominator(self.opened, region.size(), target);
+                    self.taken.bytes += self.opened.working_bytes(Demand { region, denominator, scope });
+                    denominator
+                }
+                Source::Decoded(denominator) => denominator,
+            };
+            self.at = At::Buffer(0, self.opened.shown(region, denominator));
         }
     }
 
     fn resize(&mut self, op: &dyn Resizing, at: usize) -> Result<usize> {
-        let source = self.size();
-        let target = op.target(source, &mut self.seed.op(self.stages.list[at].index))?;
-        let crop = self.stages.crop_at(at + 1, target, self.seed);
-        let stages = if crop.is_some() { 2 } else { 1 };
-        let last = at + stages == self.stages.geometry_end;
-        let Some(crop) = crop.filter(|_| op.filter() != Filter::Nearest) else {
-            self.resample(target, op.filter(), last && stages == 1);
-            return Ok(1);
-        };
-        let window = Window::of_resized(crop, source, target);
-        self.narrow(needed(window, source, target, op.filter()));
-        self.resample(crop.size(), op.filter(), last);
+        let Resized { to, part, stages, .. } = self.stages.resized((op, at), self.size(), self.seed)?;
+        self.narrow(part);
+        self.resample(to, op.filter(), at + stages == self.stages.geometry_end);
         Ok(stages)
     }
 
@@ -132,13 +166,13 @@ impl Walk<'_> {
         self.decode(Some(to));
         let At::Buffer(index, from) = self.at else { return };
         let sides = [from.width, from.height, to.width, to.height].map(u64::from);
-        self.bytes += SIDE_BYTES * sides.iter().sum::<u64>();
+        self.taken.bytes += SIDE_BYTES * sides.iter().sum::<u64>();
         let is_wide = self.stages.decode.mode.depth() == Depth::Sixteen;
         if matches!(filter, Filter::Bicubic | Filter::Lanczos) || (is_wide && filter == Filter::Bilinear) {
             // One pass, then the other, in either order.
             let across = Size { height: from.height, width: to.width };
             let down = Size { height: to.height, width: from.width };
-            self.bytes += rgb(across).max(rgb(down));
+            self.taken.bytes += rgb(across).max(rgb(down));
         }
         match last && self.stages.convert.is_identity() {
             true => self.at = At::Out,

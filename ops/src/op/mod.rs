@@ -396,6 +396,23 @@ pub(crate) fn compile_annotation(ops: &[Op], annotation: &crate::image::Annotati
     crate::image::compile_annotation(annotation, &named)
 }
 
+/// Compiles one view of an image, or `count` that differ in their draws. `ops` start with the image's decoder.
+///
+/// # Errors
+/// `BadConfig`, naming the op and the reason.
+#[cfg(feature = "image")]
+pub(crate) fn compile_view(name: &str, ops: &[Op], count: Option<u32>) -> Result<crate::image::CompiledView> {
+    let decodes = |op: &&Op| op.takes_bytes() && op.image().is_some();
+    if ops.first().filter(decodes).is_none() {
+        let first = ops.first().map_or("nothing", Op::name);
+        return Err(Error::config(format!(
+            "views are of an image; start with decode_image, not with {first}"
+        )));
+    }
+    let named: Vec<_> = ops.iter().map(|op| crate::plan::Named { name: op.name(), op: op.image() }).collect();
+    crate::image::CompiledView::new(name, &named, count)
+}
+
 /// Returns what the ops refer to, each once.
 pub(crate) fn needs(ops: &[Op]) -> Vec<Need> {
     let mut needs = Needs::default();

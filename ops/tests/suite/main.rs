@@ -62,3 +62,5 @@ mod text;
 mod unproven_ends;
 #[cfg(feature = "audio")]
 mod unsupported_codecs;
+#[cfg(feature = "image")]
+mod views;

@@ -37,6 +37,7 @@ from feedstock._sources.arrow import from_arrow, from_items, from_pandas
 from feedstock._sources.hugging_face import from_huggingface
 from feedstock._sources.map_style import from_torch
 from feedstock._table import Table
+from feedstock._views import Views, views
 from feedstock._workers import Workers, WorkerSource
 from feedstock.errors import (
     ConfigError,
@@ -132,6 +133,7 @@ __all__ = [
     "Table",
     "Tensor",
     "TensorSpec",
+    "Views",
     "WarningReport",
     "WorkerSource",
     "Workers",
@@ -201,6 +203,7 @@ __all__ = [
     "trivial_augment",
     "utterance_mvn",
     "vertical_flip",
+    "views",
     "volume",
 ]
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from feedstock._joint import JointColumn
     from feedstock._rows.function import ItemFunction
     from feedstock._steps import FromOutput
+    from feedstock._views import Views
     from feedstock.ops import Op
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -356,7 +357,7 @@ class Dataset(Selecting, Looking):
     def map(
         self,
         column: str | Mapping[str, JointColumn],
-        *ops: Op | Iterable[Op],
+        *ops: Op | Views | Iterable[Op | Views],
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,

@@ -1,6 +1,6 @@
 """The native module. The package's classes are its public interface."""
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, KeysView, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,7 @@ class Pipeline:
         key: str | None = None,
         joint: str | None = None,
     ) -> Pipeline: ...
+    def views(self, column: str, decode: str, views: Sequence[tuple[str, int | None, str]]) -> Pipeline: ...
     def annotate(self, column: str, annotation: str, ops: str, key: str | None, joint: str) -> Pipeline: ...
     def along(self, column: str, boxes: str) -> Pipeline: ...
     def shuffle(

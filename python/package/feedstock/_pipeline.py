@@ -19,6 +19,7 @@ from feedstock._preview import Preview, image_layouts, preview
 from feedstock._rows.function import RowFunction, row_function
 from feedstock._rows.spec import TensorSpec
 from feedstock._steps import FromOutput, Functions, R
+from feedstock._views import Views, split, view_step
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json
@@ -51,7 +52,7 @@ class Pipeline(Order[R], Forecasts[R]):
     def map(
         self,
         column: str | Mapping[str, JointColumn],
-        *ops: Op | Iterable[Op],
+        *ops: Op | Views | Iterable[Op | Views],
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,
@@ -65,10 +66,14 @@ class Pipeline(Order[R], Forecasts[R]):
         column is read as its value states; boxes and keypoints follow the first image. A joint map has no ``output``
         and no ``pad_value``.
 
+        Several crops of an image, which is decoded once, are ``fs.views({…})`` after ``fs.decode_image()``. The results
+        have the names of the views, so such a map has no ``output``, ``pad_value`` and ``key``.
+
         Args:
             column: A column of encoded images, audio or text; or a dict of ``fs.image``, ``fs.mask``, ``fs.boxes`` and
                 ``fs.keypoints`` by column.
-            *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined.
+            *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined. ``fs.views`` may be the
+                last.
             output: The name of the resulting tensor [rows, …]; default: ``column``. It must not be the name of another
                 column that no map reads.
             pad_value: Variable-length rows (waveforms, features, tokens) are padded with this value to the longest of
@@ -95,17 +100,29 @@ class Pipeline(Order[R], Forecasts[R]):
             )
         if key is not None and (not isinstance(key, str) or not key):
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
+        plain, views = split(ops)
         if isinstance(column, Mapping):
+            if views is not None:
+                raise ConfigError(
+                    "masks, boxes and keypoints do not follow fs.views; map the image alone, by the name of its column"
+                )
             if output is not None or pad_value != 0.0:
                 raise ConfigError(
                     "a joint map takes no output and no pad_value; its results have the columns' names"
                 )
-            return self._map_jointly(column, ops, key)
+            return self._map_jointly(column, plain, key)
+        if views is not None:
+            if output is not None or pad_value != 0.0 or key is not None:
+                raise ConfigError(
+                    "a map with fs.views takes no output, pad_value and key; its results have the names of the views, "
+                    "which also name their random numbers"
+                )
+            return self._with("views", **view_step(text("column", column), plain, views))
         return self._with(
             "map",
             column=text("column", column),
             output=column if output is None else text("output", output),
-            ops=chain_json(ops),
+            ops=chain_json(plain),
             pad_value=number("pad_value", pad_value),
             key=key,
         )
@@ -113,7 +130,9 @@ class Pipeline(Order[R], Forecasts[R]):
     def _map_jointly(
         self, columns: Mapping[str, JointColumn], ops: Iterable[Op | Iterable[Op]], key: str | None
     ) -> Self:
-        mapped = {arguments["column"] for method, arguments in self._steps if method in ("map", "annotate")}
+        mapped = {
+            arguments["column"] for method, arguments in self._steps if method in ("map", "views", "annotate")
+        }
         if key is None and not mapped.isdisjoint(columns):
             # A column's first map draws without a key, every further one by its output.
             key = "+".join(columns)

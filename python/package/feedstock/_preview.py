@@ -110,7 +110,8 @@ def _tile(
         if name in ("sample_ids", "valid"):
             continue
         if name in layouts:
-            images += [] if reason is not None else [_shown_image(name, value, layouts[name])]
+            views = value if value.ndim == 4 else [value]
+            images += [] if reason is not None else [_shown_image(name, one, layouts[name]) for one in views]
         elif isinstance(value, bytes):
             image = as_image(value)
             images += [] if image is None else [image]

@@ -206,6 +206,7 @@ impl Pipeline {
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
         self.check_joint(options)?;
+        self.check_views(options)?;
         let mapped: Vec<MappedColumn<'_>> = columns
             .iter()
             .zip(&self.recipe.maps)
@@ -257,6 +258,18 @@ impl Pipeline {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what a device cannot do to views.
+    fn check_views(&self, options: &DeviceOptions) -> Result<()> {
+        let view = self.recipe.maps.iter().find(|map| map.view.is_some());
+        match view.filter(|_| options.nvjpeg > 0.0) {
+            Some(map) => Err(Error::config(format!(
+                "nvjpeg: '{}' is a view of '{}', and views are decoded by CPUs; leave out nvjpeg",
+                map.output, map.column
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Returns the hash of the ops for cursors, including finishing and decoding on a device.

@@ -7,6 +7,7 @@ mod lengths;
 mod limits;
 mod quality;
 pub(crate) mod simulate;
+mod views;
 
 use crate::batch_size::BatchSize;
 use crate::nulls::{NullSettings, Nulls};

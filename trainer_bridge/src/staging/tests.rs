@@ -9,6 +9,7 @@ use feedstock_device::driver::{Driver, Host, Simulated};
 use feedstock_device::finish::{Finish, FinishType, MixupCutmix, PictureFinish, PictureLayout};
 use feedstock_device::handles::{Address, StreamId};
 use feedstock_device::tensor::{DeviceTensor, StreamHandle, use_address_on};
+use feedstock_ops::image::View;
 use feedstock_ops::{SampleSeed, decode_image, random_resized_crop};
 use feedstock_synth::{ImagenetOptions, Layout};
 use std::collections::{HashMap, VecDeque};
@@ -665,4 +666,49 @@ fn a_further_view_is_finished_with_its_own_draws() {
         let rows = batch["first"].chunks(row).zip(batch["second"].chunks(row));
         assert_eq!(rows.filter(|(first, second)| first == second).count(), 0);
     }
+}
+
+/// Makes one and three views of each image, flipped on the device or by their chains.
+fn one_and_three_views(
+    pipeline: Dataset,
+    is_flipped_by_chain: bool,
+    layout: PictureLayout,
+) -> (Pipeline, DeviceOptions) {
+    let flips = is_flipped_by_chain.then(|| feedstock_ops::horizontal_flip(0.5));
+    let chain: Vec<_> = [random_resized_crop(16)].into_iter().chain(flips).collect();
+    let mut finish = PictureFinish::default();
+    (finish.layout, finish.flip) = (layout, if is_flipped_by_chain { 0.0 } else { 0.5 });
+    let finish = Finish::Picture(finish);
+    let views = [View::new("one", chain.clone()), View::new("three", chain).count(3)];
+    let pipeline = pipeline.views("image", decode_image(), views);
+    let pipeline = pipeline.shuffle(Shuffle::seeded(7)).batch(BatchSize::global(ROWS)).epochs(2);
+    (pipeline, DeviceOptions::cuda(0).finish("one", finish.clone()).finish("three", finish))
+}
+
+#[test]
+fn each_of_several_views_is_finished_with_its_own_draws() {
+    let (dir, _) = pictures();
+    for layout in [PictureLayout::Planes, PictureLayout::ChannelsLast] {
+        let (chain, plain) = one_and_three_views(open(dir.path()), true, layout);
+        let (device, finish) = one_and_three_views(open(dir.path()), false, layout);
+        assert_eq!(expected(&device, &finish), expected(&chain, &plain));
+        let batch = next(&mut run(&device, finish, Arc::new(Host::default())).unwrap());
+        let [one, three] = ["one", "three"].map(|name| batch.device_tensor(name).unwrap());
+        assert_eq!((one.shape(), three.shape()), (&[8, 3, 16, 16][..], &[8, 3, 3, 16, 16][..]));
+        let strides: &[usize] = match layout {
+            PictureLayout::ChannelsLast => &[2304, 768, 1, 48, 3],
+            _ => &[2304, 768, 256, 16, 1],
+        };
+        assert_eq!(three.strides(), strides);
+    }
+}
+
+#[test]
+fn several_views_are_not_mixed() {
+    let (dir, _) = pictures();
+    let (pipeline, _) = one_and_three_views(open(dir.path()), true, PictureLayout::Planes);
+    let error = run(&pipeline, DeviceOptions::host().finish("three", finished()), Arc::new(Host::default()));
+    let error = error.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    assert!(error.to_string().contains("finish of 'three': mix mixes rows of one image"), "{error}");
 }

@@ -17,6 +17,7 @@ mod large_samples;
 mod loader;
 mod memory_bound;
 mod memory_files;
+mod multi_crop;
 mod nulls;
 mod pieces;
 mod prefetch;

@@ -58,6 +58,19 @@ impl Orientation {
         }
     }
 
+    /// A rectangle of a stored image of size `stored` in the coordinates of the shown one: the inverse of
+    /// [`to_stored`](Self::to_stored).
+    pub(super) fn to_shown(self, part: Rect, stored: Size) -> Rect {
+        let size = self.size(stored);
+        let Rect { x, y, width, height } = match self.transpose {
+            true => Rect { x: part.y, y: part.x, width: part.height, height: part.width },
+            false => part,
+        };
+        let x = if self.mirror_x { size.width - x - width } else { x };
+        let y = if self.mirror_y { size.height - y - height } else { y };
+        Rect { x, y, width, height }
+    }
+
     /// A stored window, within a stored view, in the coordinates of the turned view.
     pub(super) fn turn_window(self, window: Window, view: Size) -> Window {
         let Window { left, top, width, height } = window;
@@ -108,6 +121,7 @@ mod tests {
             let shown = Rect { x: 1, y: 1, width: 2, height: size.height - 1 };
             let mut part = vec![0; shown.size().rgb_bytes()];
             let from = Pixels { view: orientation.to_stored(shown, stored), ..from };
+            assert_eq!(orientation.to_shown(from.view, stored), shown, "orientation {value}");
             orientation.turn(&pixels, from, &mut part);
             for y in 0..shown.height as usize {
                 let at = ((y + 1) * size.width as usize + 1) * 3;

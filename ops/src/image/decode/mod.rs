@@ -31,6 +31,7 @@ mod webp;
 
 pub(crate) use jpeg::JpegDecoder;
 pub(crate) use opened::{Demand, Opened};
+pub(crate) use pixels::Pixels;
 
 pub use format::{ImageFormat, ImageHeader};
 pub use header::read_header;

@@ -34,13 +34,13 @@ enum Body<'a> {
     WebP,
 }
 
-/// What a region may be decoded to.
+/// What is to be decoded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     /// In the oriented image's coordinates.
     pub(crate) region: Rect,
-    /// The size that the region is to be resized to, if the next step is a resize that takes the whole region.
-    pub(crate) target: Option<Size>,
+    /// The fraction of its size that the region is decoded at: [`Opened::denominator`].
+    pub(crate) denominator: u32,
     /// How much memory decoding may take.
     pub(crate) scope: Scope,
 }
@@ -85,9 +85,13 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Whether the CPU would decode `region`, to be resized to `target`, at a fraction of its size.
-    pub(crate) fn is_halved(&self, region: Size, target: Size) -> bool {
-        jpeg::denominator(region, target) > 1
+    /// Returns the denominator (1, 2, 4 or 8) of the fraction of its size at which a region of size `region` may be decoded.
+    /// `target` is the size that it is resized to, if the next step is a resize that takes the whole region.
+    pub(crate) fn denominator(&self, region: Size, target: Option<Size>) -> u32 {
+        match (&self.body, target) {
+            (Body::Jpeg(_), Some(target)) => jpeg::denominator(region, target),
+            _ => 1,
+        }
     }
 
     pub(crate) fn is_jpeg(&self) -> bool {
@@ -115,23 +119,17 @@ impl<'a> Opened<'a> {
         self.orientation.size(self.stored)
     }
 
-    /// Decodes what `demand` needs into `out`; `spare` serves orientation. `scaled` allows halving.
+    /// Decodes what `demand` needs into `out`; `spare` serves orientation.
     pub(crate) fn decode(
         &self,
         jpeg: &mut JpegDecoder,
         demand: Demand,
-        scaled: bool,
         (out, spare): (&mut Buffer, &mut Buffer),
     ) -> Result<Pixels> {
         let region = self.orientation.to_stored(demand.region, self.stored);
-        let target = demand.target.map(|size| self.orientation.size(size));
         let pixels = match &self.body {
             Body::Jpeg(header) => {
-                let denominator = match target {
-                    Some(target) if scaled => jpeg::denominator(region.size(), target),
-                    _ => 1,
-                };
-                jpeg.decode(self.bytes, header, (region, denominator), demand.scope, out)?
+                jpeg.decode(self.bytes, header, (region, demand.denominator), demand.scope, out)?
             }
             Body::Png => {
                 let pixels = match self.mode {
@@ -165,24 +163,38 @@ impl<'a> Opened<'a> {
         })
     }
 
-    /// Bytes that [`decode`](Self::decode) takes for the same demand, its pixels included, and the size of what it shows.
-    pub(crate) fn working_bytes(&self, demand: Demand, scaled: bool) -> (u64, Size) {
+    /// Returns where `region` is in the `pixels` that were decoded for `demand`, whose region holds it. They are the pixels that
+    /// [`decode`](Self::decode) makes of it at the same fraction of its size.
+    pub(crate) fn part(&self, (demand, pixels): (Demand, Pixels), region: Rect) -> Pixels {
+        let scaled =
+            |region| jpeg::scaled_region(self.orientation.to_stored(region, self.stored), demand.denominator);
+        let (whole, (own, window)) = (scaled(demand.region).0, scaled(region));
+        let inner = Rect { x: own.x - whole.x, y: own.y - whole.y, ..own };
+        Pixels {
+            view: pixels.view.narrow(self.orientation.to_shown(inner, whole.size())),
+            window: pixels.window.map(|_| self.orientation.turn_window(window, own.size())),
+            ..pixels
+        }
+    }
+
+    /// Returns the size that `region` has when it is decoded at 1/`denominator`.
+    pub(crate) fn shown(&self, region: Rect, denominator: u32) -> Size {
+        let stored = self.orientation.to_stored(region, self.stored);
+        self.orientation.size(jpeg::scaled_region(stored, denominator).0.size())
+    }
+
+    /// Bytes that [`decode`](Self::decode) takes for the same demand, its pixels included.
+    pub(crate) fn working_bytes(&self, demand: Demand) -> u64 {
         let region = self.orientation.to_stored(demand.region, self.stored);
-        let target = demand.target.map(|size| self.orientation.size(size));
-        let (bytes, shown) = match &self.body {
+        let bytes = match &self.body {
             Body::Jpeg(header) => {
-                let denominator = match target {
-                    Some(target) if scaled => jpeg::denominator(region.size(), target),
-                    _ => 1,
-                };
-                let bytes = jpeg::working_bytes(self.bytes, header, (region, denominator), demand.scope);
-                (bytes, jpeg::scaled_region(region, denominator).0.size())
+                jpeg::working_bytes(self.bytes, header, (region, demand.denominator), demand.scope)
             }
-            Body::Png => (png::working_bytes(self.bytes, self.stored, demand.scope), region.size()),
-            Body::WebP => (webp::working_bytes(self.bytes, self.stored), region.size()),
+            Body::Png => png::working_bytes(self.bytes, self.stored, demand.scope),
+            Body::WebP => webp::working_bytes(self.bytes, self.stored),
         };
-        let turned = if self.orientation == Orientation::UPRIGHT { 0 } else { shown.rgb_bytes() as u64 };
-        (bytes + turned, self.orientation.size(shown))
+        let shown = self.shown(demand.region, demand.denominator).rgb_bytes() as u64;
+        bytes + if self.orientation == Orientation::UPRIGHT { 0 } else { shown }
     }
 
     fn whole(&self, region: Rect) -> Pixels {
@@ -226,8 +238,8 @@ pub fn decode_rgb_warned(bytes: &[u8], op: &DecodeImage) -> Result<(Size, Vec<u8
     let opened = Opened::new(bytes, op)?;
     let size = opened.size();
     let (mut out, mut spare) = (Buffer::default(), Buffer::default());
-    let demand = Demand { region: Rect::of(size), target: None, scope: Scope::Most };
-    let pixels = opened.decode(&mut JpegDecoder::default(), demand, false, (&mut out, &mut spare))?;
+    let demand = Demand { region: Rect::of(size), denominator: 1, scope: Scope::Most };
+    let pixels = opened.decode(&mut JpegDecoder::default(), demand, (&mut out, &mut spare))?;
     let mut rgb = vec![0; size.rgb_bytes()];
     copy_rows(out.bytes(), pixels.stride, pixels.view, &mut rgb);
     Ok((size, rgb, pixels.warnings))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("feedstock")
 
 # Steps of a pipeline that change a sample. The others choose samples and their order.
-_OF_SAMPLES = ("map", "nulls", "options")
+_OF_SAMPLES = ("map", "views", "nulls", "options")
 
 # Batches under way in a stage: 2, so that workers go on while the last rows of a batch are run; of small batches more.
 _LEAST_BATCHES, _MOST_BATCHES = 2, 8
@@ -134,6 +134,8 @@ class RowSteps:
     def _check_inputs(self, known: set[str]) -> None:
         """Finds misspelt names before anything runs."""
         known |= {arguments["output"] for method, arguments in self._steps if method == "map"}
+        views = (arguments["views"] for method, arguments in self._steps if method == "views")
+        known |= {name for one in views for name, *_ in one}
         for stage in self.stages:
             for name in stage.function.inputs or ():
                 if name not in known and not name.endswith(("_length", "_mask")):

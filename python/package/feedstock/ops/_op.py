@@ -26,6 +26,12 @@ class Op:
         except ValueError:
             raise ConfigError(f"the parameters of {name} must be finite; got {given}") from None
 
+    @property
+    def name(self) -> str:
+        """The op's name, such as ``"resize"``."""
+        name: str = json.loads(self._json)["op"]
+        return name
+
     @classmethod
     def from_json(cls, text: str) -> Op:
         """Returns the op of a description such as ``{"op": "resize", "size": 224}``."""

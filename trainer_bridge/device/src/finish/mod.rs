@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "finish", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Finish {
-    /// For images: u8, height × width × 3.
+    /// For images: u8, height × width × 3, or several views of that size.
     Picture(PictureFinish),
     /// For log-mel features: f32, frames × features or features × frames.
     Features(FeatureFinish),
@@ -50,7 +50,7 @@ impl FinishType {
     }
 }
 
-/// The memory layout of images. Their shape is rows × 3 × height × width either way.
+/// The memory layout of images. Their shape is rows × 3 × height × width either way, with an axis of views after the rows.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -139,6 +139,8 @@ pub struct CompiledPicture {
     pub height: usize,
     /// Pixels of a line.
     pub width: usize,
+    /// The number of images of a row, which is the axis after the rows; `None`: one, without that axis.
+    pub views: Option<usize>,
     /// The factor of each channel's bytes.
     pub scale: [f32; 3],
     /// The summand of each channel, added after scaling.
@@ -146,7 +148,8 @@ pub struct CompiledPicture {
     /// How rows are mixed, if at all.
     pub mixing: Option<Mixing>,
     flip: f64,
-    draws: Draws,
+    /// Of each image of a row.
+    draws: Vec<Draws>,
 }
 
 /// A [`FeatureFinish`] compiled for its column.
@@ -213,6 +216,12 @@ impl Finish {
         match self {
             Self::Picture(finish) => match (spec.dtype, spec.layout, spec.shape.as_slice()) {
                 (DType::U8, Layout::Hwc, &[height, width, 3]) => {
+                    finish.compile(column, (height, width), (None, vec![draws])).map(Compiled::Picture)
+                }
+                (DType::U8, Layout::Hwc, &[views, height, width, 3]) => {
+                    let numbers = (0..u32::MAX).take(views);
+                    let of = |number| Draws { salt: Salt::of_view(column, number), ..draws };
+                    let draws = (Some(views), numbers.map(of).collect());
                     finish.compile(column, (height, width), draws).map(Compiled::Picture)
                 }
                 _ => Err(misfit("u8 images, height × width × 3")),
@@ -232,24 +241,31 @@ impl PictureFinish {
         &self,
         column: &str,
         (height, width): (usize, usize),
-        draws: Draws,
+        (views, draws): (Option<usize>, Vec<Draws>),
     ) -> Result<CompiledPicture> {
         self.normalize.check()?;
         if !(0.0..=1.0).contains(&self.flip) {
             let message = format!("finish of '{column}': flip must be 0 … 1; got {}", self.flip);
             return Err(Error::new(ErrorKind::BadConfig, message));
         }
+        if self.mix.is_some() && views.is_some() {
+            let message = format!(
+                "finish of '{column}': mix mixes rows of one image, and this one has several views; leave mix out"
+            );
+            return Err(Error::new(ErrorKind::BadConfig, message));
+        }
         let (scale, bias) = self.normalize.scale_and_bias();
         let mixing = self.mix.as_ref().map(|mix| mix.compile((height, width))).transpose()?;
         let (real, layout, flip) = (self.dtype.real(), self.layout, self.flip);
-        Ok(CompiledPicture { real, layout, height, width, scale, bias, mixing, flip, draws })
+        Ok(CompiledPicture { real, layout, height, width, views, scale, bias, mixing, flip, draws })
     }
 }
 
 impl CompiledPicture {
-    /// Whether the row of this seed is mirrored.
-    pub fn is_mirrored(&self, seed: SampleSeed) -> bool {
-        self.flip > 0.0 && HorizontalFlip::new(self.flip).draw(&mut self.draws.generator(seed))
+    /// Returns whether each image of the row of this seed is mirrored.
+    pub fn mirrored(&self, seed: SampleSeed) -> impl ExactSizeIterator<Item = bool> {
+        let flip = HorizontalFlip::new(self.flip);
+        self.draws.iter().map(move |draws| self.flip > 0.0 && flip.draw(&mut draws.generator(seed)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::BufferLayout;
 use super::names::{MIX_WEIGHT, no_labels, partner_column};
-use super::parts::{KernelInputs, MappedRows, frames_of, narrow, row_major};
+use super::parts::{KernelInputs, MappedRows, frames_of, narrow, row_major, too_large};
 use super::plain::bytes_of;
 use crate::Result;
 use crate::batch::Tensor;
@@ -28,13 +28,14 @@ impl BufferLayout {
             None => Ok(KernelInputs::Nothing),
             Some(Compiled::Picture(finish)) => {
                 let drawn = finish.mixing.as_ref().map(|mix| mix.draw(seed, batch.epoch, batch.position.0));
-                let plan: Vec<_> = (0..rows)
-                    .zip(&assembled.seeds)
-                    .map(|(row, seed)| {
-                        let mirrored = finish.is_mirrored(*seed);
+                // Views of a row follow each other; rows that are mixed have one image each.
+                let images = assembled.seeds.iter().take(tensor.rows).flat_map(|seed| finish.mirrored(*seed));
+                let plan: Vec<_> = (0..u32::MAX)
+                    .zip(images)
+                    .map(|(image, mirrored)| {
                         drawn.map_or_else(
-                            || Drawn::plain(row, mirrored),
-                            |drawn| drawn.row(row, rows, mirrored),
+                            || Drawn::plain(image, mirrored),
+                            |drawn| drawn.row(image, rows, mirrored),
                         )
                     })
                     .collect();
@@ -90,12 +91,18 @@ impl BufferLayout {
         plan: Address,
     ) -> Result<()> {
         let CompiledPicture { real, height, width, scale, bias, .. } = *finish;
-        let shape = vec![tensor.shape[0], 3, height, width];
+        let (rows, image) = (tensor.shape[0], height * width * 3);
+        let shape: Vec<usize> = [rows].into_iter().chain(finish.views).chain([3, height, width]).collect();
         let offset = self.reserve(shape.iter().product::<usize>() * real.bytes())?;
         let planes = finish.layout == PictureLayout::Planes;
-        let strides = if planes { row_major(&shape) } else { vec![height * width * 3, 1, width * 3, 3] };
-        narrow(height * width * 3)?; // elements of a row
-        let (rows, height, width) = (narrow(tensor.shape[0])?, narrow(height)?, narrow(width)?);
+        let strides = match (planes, finish.views) {
+            (true, _) => row_major(&shape),
+            (false, None) => vec![image, 1, width * 3, 3],
+            (false, Some(views)) => vec![views * image, image, 1, width * 3, 3],
+        };
+        narrow(image)?; // elements of an image
+        let rows = narrow(rows.checked_mul(finish.views.unwrap_or(1)).ok_or_else(too_large)?)?;
+        let (height, width) = (narrow(height)?, narrow(width)?);
         let (input, output) = (Address(input as u64), Address(offset as u64));
         let mixes = u32::from(finish.mixing.is_some());
         let arguments = PictureArguments { input, output, plan, rows, height, width, mixes, scale, bias };
