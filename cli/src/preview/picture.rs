@@ -119,7 +119,7 @@ mod tests {
         let gray = png(&[7, 9], &TensorSpec::new(DType::U8, [1, 2, 1], Layout::Hwc)).unwrap();
         assert_eq!(decoded(&gray), [7, 7, 7, 9, 9, 9]);
         let wide = [7_u16 << 8 | 255, 9 << 8].map(u16::to_ne_bytes).concat();
-        assert_eq!(png(&wide, &spec(DType::U16, [1, 2, 1], Layout::Hwc)).unwrap(), gray);
+        assert_eq!(png(&wide, &TensorSpec::new(DType::U16, [1, 2, 1], Layout::Hwc)).unwrap(), gray);
         let mask = png(&[0, 1], &TensorSpec::new(DType::U8, [1, 2], Layout::Hw)).unwrap();
         assert_eq!(decoded(&mask), [0, 0, 0, 37, 91, 151]);
     }
