@@ -147,6 +147,13 @@ def test_first_ops_take_their_parameters(op):
 )  # fmt: skip
 def test_image_ops_take_their_parameters(op):
     ops._op.chain_json([fs.decode_image(), fs.resize((48, 64)), op])
+        fs.timm_rand_augment(
+            7, magnitude_std=1, num_layers=3, increasing=False, probability=0.8, translate_pct=0.3,
+            interpolation="bicubic", fill=9,
+        ),
+        fs.aug_mix(
+            5, mixture_width=2, chain_depth=3, alpha=0.5, all_ops=False, interpolation="nearest", fill=(1, 2, 3)
+        ),
 
 
 def test_image_ops_of_random_sizes_take_their_parameters():

@@ -3,6 +3,7 @@
 //! The region to decode follows from the sample's seed, so for a crop of a large JPEG only the memory of the crop
 //! counts. Each buffer counts with the largest image that it holds, and the decoder's own memory is added.
 
+use super::augmenter::MIXING_BYTES;
 use super::decode::{Demand, Opened};
 use super::geometry::{Filter, Rect, Size, Window, needed};
 use super::stages::{Stage, Stages};
@@ -21,11 +22,11 @@ const FIXED_BYTES: u64 = 2 << 20;
 /// Returns the working memory for a sample.
 pub(super) fn working_bytes(stages: &Stages, opened: &Opened<'_>, seed: SampleSeed, scope: Scope) -> u64 {
     let at = At::Undecoded(Rect::of(opened.size()));
-    let (buffers, augmented, bytes) = ([0; 3], 0, FIXED_BYTES);
-    let mut walk = Walk { stages, opened, seed, scope, at, buffers, augmented, bytes };
+    let (buffers, augmented, mixed, bytes) = ([0; 3], 0, 0, FIXED_BYTES);
+    let mut walk = Walk { stages, opened, seed, scope, at, buffers, augmented, mixed, bytes };
     // The chain stops at the same stage, with the same error.
     let _refused = walk.all();
-    walk.bytes + walk.augmented + walk.buffers.iter().sum::<u64>()
+    walk.bytes + walk.augmented + walk.mixed + walk.buffers.iter().sum::<u64>()
 }
 
 /// Where the image would be.
@@ -46,6 +47,8 @@ struct Walk<'a> {
     buffers: [u64; 3],
     /// The largest image that an augmentation copies.
     augmented: u64,
+    /// The largest sum of images.
+    mixed: u64,
     /// Other working memory.
     bytes: u64,
 }
@@ -71,6 +74,9 @@ impl Walk<'_> {
                     self.dense(next);
                     if step.copies_image() {
                         self.augmented = self.augmented.max(rgb(self.size()));
+                    }
+                    if step.mixes_images() {
+                        self.mixed = self.mixed.max(MIXING_BYTES * rgb(self.size()));
                     }
                     1
                 }

@@ -39,6 +39,7 @@ const STARTS: &str = "decode_image, decode_audio, tokenize or tokenize_chars";
 pub(crate) mod image {
     mod adjust_sharpness;
     mod affine;
+    mod aug_mix;
     mod auto_augment;
     mod autocontrast;
     mod center_crop;
@@ -65,6 +66,7 @@ pub(crate) mod image {
     mod rotate;
     mod scale_jitter;
     mod solarize;
+    mod timm_rand_augment;
     mod to_chw;
     mod to_f32;
     mod trivial_augment;
@@ -72,11 +74,12 @@ pub(crate) mod image {
 
     pub(crate) use crate::image::DecodeImage;
     pub use {
-        adjust_sharpness::*, affine::*, auto_augment::*, autocontrast::*, center_crop::*, color_jitter::*,
-        equalize::*, gaussian_blur::*, grayscale::*, horizontal_flip::*, invert::*, normalize::*, pad::*,
-        pad_to::*, perspective::*, posterize::*, rand_augment::*, random_apply::*, random_choice::*,
-        random_crop::*, random_erasing::*, random_resized_crop::*, random_zoom_out::*, resize::*, rotate::*,
-        scale_jitter::*, solarize::*, to_chw::*, to_f32::*, trivial_augment::*, vertical_flip::*,
+        adjust_sharpness::*, affine::*, aug_mix::*, auto_augment::*, autocontrast::*, center_crop::*,
+        color_jitter::*, equalize::*, gaussian_blur::*, grayscale::*, horizontal_flip::*, invert::*,
+        normalize::*, pad::*, pad_to::*, perspective::*, posterize::*, rand_augment::*, random_apply::*,
+        random_choice::*, random_crop::*, random_erasing::*, random_resized_crop::*, random_zoom_out::*,
+        resize::*, rotate::*, scale_jitter::*, solarize::*, timm_rand_augment::*, to_chw::*, to_f32::*,
+        trivial_augment::*, vertical_flip::*,
     };
 }
 
@@ -323,8 +326,12 @@ ops! {
         /// To f32, minus mean, over standard deviation.
         Normalize::new = normalize(mean: [f32; 3], std: [f32; 3]);
         /// To f32 in 0 … 1.
+        /// RandAugment of timm.
+        TimmRandAugment::new = timm_rand_augment(magnitude: f64);
         ToF32::new = to_f32();
         /// Channels first.
+        /// AugMix (Hendrycks et al. 2020).
+        AugMix::new = aug_mix(severity: u32);
         ToChw::new = to_chw();
     }
 

@@ -38,6 +38,7 @@ from feedstock.ops.image import (
     grayscale,
     horizontal_flip,
     invert,
+    aug_mix,
     normalize,
     pad,
     pad_to,
@@ -64,6 +65,7 @@ from feedstock.ops.text import tokenize, tokenize_chars
 __all__ = [
     "Op",
     "add_noise",
+    timm_rand_augment,
     "adjust_sharpness",
     "affine",
     "auto_augment",
@@ -76,6 +78,7 @@ __all__ = [
     "feature_major",
     "gaussian_blur",
     "global_mvn",
+    "aug_mix",
     "grayscale",
     "horizontal_flip",
     "invert",
