@@ -19,7 +19,7 @@ mod support;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use feedstock_ops::{Chain, RaggedRow, SampleSeed, Scratch};
+use feedstock_ops::{ChainSpec, Noise, RaggedRow, Resources, SampleSeed, Scratch};
 use support::{Dice, Jpeg, golden, picture};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -78,6 +78,12 @@ const FACTOR: f64 = 2.5;
 /// The memory that it takes to read a header and to reject the file.
 const REFUSAL_BYTES: u64 = 256 << 10;
 
+/// Returns impulse responses, of which one is far longer than a transform.
+fn rooms() -> Resources {
+    let clips = [900, 700_000].map(|length| (0..length).map(|i| 1.0 / (1 + i) as f32).collect());
+    Resources::new().with_impulse_responses("rooms", Noise { sample_rate: 16_000, clips: clips.to_vec() })
+}
+
 struct Checked {
     failures: Vec<String>,
     large: usize,
@@ -87,7 +93,7 @@ impl Checked {
     /// Runs the chain on `bytes` with the memory that it requests, and compares the memory that it takes. An earlier run
     /// allocates the row, so that only working memory is measured.
     fn check(&mut self, name: &str, ops: &str, bytes: &[u8]) {
-        let chain = Chain::parse(ops).unwrap();
+        let chain = ChainSpec::parse(ops).unwrap().compile_with(&rooms()).unwrap();
         let seed = SampleSeed::new(7, 0, bytes.len() as u64);
         let (mut fixed, mut ragged) = (vec![0; chain.output().bytes()], RaggedRow::new());
         let mut run = |scratch: &mut Scratch| match chain.output().is_ragged() {
@@ -210,12 +216,13 @@ fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     names.filter(wanted).map(|name| (name.clone(), golden(&format!("{folder}/{name}")))).collect()
 }
 
-const AUDIO_CHAINS: [&str; 5] = [
+const AUDIO_CHAINS: [&str; 6] = [
     "decode_audio",
     "decode_audio,resample:16000",
     "decode_audio,resample:16000,trim_silence,speed_perturb,log_mel:80,spec_augment,feature_major",
     "decode_audio,resample:48000,pad_seconds:60,mfcc:40",
     "decode_audio,resample:16000,random_crop_seconds:1,pad_seconds:1,log_mel:80",
+    "decode_audio,resample:16000,time_shift,bass_biquad:6,g711,reverb:rooms",
 ];
 
 fn clips() -> Vec<(String, Vec<u8>)> {

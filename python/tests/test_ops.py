@@ -33,6 +33,14 @@ CALLS = {
     "random_crop_seconds": {"seconds": 1.0},
     "pad_seconds": {"seconds": 2.0, "truncate": True},
     "add_noise": {"noise": "/nowhere"},
+    "reverb": {"responses": "/nowhere"},
+    "lowpass_biquad": {"cutoff_freq": 3400},
+    "highpass_biquad": {"cutoff_freq": 300},
+    "bandpass_biquad": {"central_freq": 1000},
+    "bandreject_biquad": {"central_freq": 50},
+    "equalizer_biquad": {"center_freq": 1000, "gain": 6},
+    "bass_biquad": {"gain": 6},
+    "treble_biquad": {"gain": 6},
     "global_mvn": {"mean": 0.0, "std": 1.0},
     "tokenize": {"tokenizer": "/nowhere/tokenizer.json"},
     "tokenize_chars": {"vocabulary": ["<blank>", "a", "b"]},
@@ -139,6 +147,13 @@ def test_first_ops_take_their_parameters(op):
         fs.random_choice([fs.solarize(128), fs.equalize()], probabilities=[0.25, 0.75]),
         fs.rand_augment(1, 5, num_magnitude_bins=10, interpolation="bilinear", fill=(1, 2, 3)),
         fs.trivial_augment(num_magnitude_bins=10, interpolation="bilinear", fill=[1, 2, 3]),
+        fs.timm_rand_augment(
+            7, magnitude_std=1, num_layers=3, increasing=False, probability=0.8, translate_pct=0.3,
+            interpolation="bicubic", fill=9,
+        ),
+        fs.aug_mix(
+            5, mixture_width=2, chain_depth=3, alpha=0.5, all_ops=False, interpolation="nearest", fill=(1, 2, 3)
+        ),
         fs.random_erasing(1.0, scale=(0.1, 0.2), ratio=(1.0, 1.0), value="random"),
         fs.random_erasing(1.0, value=[1.0, 2.0, 3.0]),
         fs.normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2)),
@@ -147,13 +162,6 @@ def test_first_ops_take_their_parameters(op):
 )  # fmt: skip
 def test_image_ops_take_their_parameters(op):
     ops._op.chain_json([fs.decode_image(), fs.resize((48, 64)), op])
-        fs.timm_rand_augment(
-            7, magnitude_std=1, num_layers=3, increasing=False, probability=0.8, translate_pct=0.3,
-            interpolation="bicubic", fill=9,
-        ),
-        fs.aug_mix(
-            5, mixture_width=2, chain_depth=3, alpha=0.5, all_ops=False, interpolation="nearest", fill=(1, 2, 3)
-        ),
 
 
 def test_image_ops_of_random_sizes_take_their_parameters():
@@ -171,6 +179,17 @@ def test_image_ops_of_random_sizes_take_their_parameters():
         fs.volume((-3, 3)),
         fs.volume(3),
         fs.add_noise("/nowhere", (5, 10), probability=0.5),
+        fs.time_shift((-0.1, 0.2), unit="seconds", wrap=False, probability=0.5),
+        fs.time_shift(0.2),
+        fs.reverb("/nowhere", 0.5),
+        fs.lowpass_biquad((2000, 3400), Q=1),
+        fs.highpass_biquad(300, Q=1),
+        fs.bandpass_biquad(1000, Q=2, const_skirt_gain=True),
+        fs.bandreject_biquad(50, Q=9),
+        fs.equalizer_biquad((300, 3000), (-6, 6), Q=2),
+        fs.bass_biquad((-6, 6), central_freq=200, Q=1),
+        fs.treble_biquad(-6, central_freq=(2000, 4000), Q=1),
+        fs.g711("a_law", probability=0.5),
         fs.log_mel(
             40, n_fft=512, win_length=400, hop_length=200, f_min=20, f_max=7600, window="hamming",
             mel_scale="htk", norm="none", center=False, pad_mode="constant", power=1, log="db", floor=1e-6,
