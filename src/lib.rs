@@ -58,13 +58,15 @@
 pub use feedstock_dataset::{Cursor, OpenOptions, Rank, SampleId, Shuffle, Tail};
 pub use feedstock_ingest::{RawBatches, RawOptions, SampleContext, default_threads};
 pub use feedstock_ops::{
-    add_noise, adjust_sharpness, affine, auto_augment, autocontrast, center_crop, color_jitter, decode_audio,
-    decode_image, equalize, feature_major, gaussian_blur, global_mvn, grayscale, horizontal_flip, invert,
-    log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper, mfcc, normalize, pad, pad_seconds, pad_to,
-    perspective, posterize, rand_augment, random_apply, random_choice, random_crop, random_crop_seconds,
-    random_erasing, random_resized_crop, random_zoom_out, resample, resize, rotate, scale_jitter, solarize,
-    spec_augment, speed_perturb, to_chw, to_f32, tokenize, tokenize_chars, trim_silence, trivial_augment,
-    utterance_mvn, vertical_flip, volume,
+    add_noise, adjust_sharpness, affine, aug_mix, auto_augment, autocontrast, bandpass_biquad,
+    bandreject_biquad, bass_biquad, center_crop, color_jitter, decode_audio, decode_image, equalize,
+    equalizer_biquad, feature_major, g711, gaussian_blur, global_mvn, grayscale, highpass_biquad,
+    horizontal_flip, invert, log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper, lowpass_biquad,
+    mfcc, normalize, pad, pad_seconds, pad_to, perspective, posterize, rand_augment, random_apply,
+    random_choice, random_crop, random_crop_seconds, random_erasing, random_resized_crop, random_zoom_out,
+    resample, resize, reverb, rotate, scale_jitter, solarize, spec_augment, speed_perturb, time_shift,
+    timm_rand_augment, to_chw, to_f32, tokenize, tokenize_chars, treble_biquad, trim_silence,
+    trivial_augment, utterance_mvn, vertical_flip, volume,
 };
 pub use feedstock_trainer_bridge::{
     Batch, BatchSize, Dataset, DescribedColumn, DescribedMap, DescribedMemory, Description, Element, Error,

@@ -1,10 +1,11 @@
-//! Loads what ops refer to by URI: tokenizers, and noise to mix into speech.
+//! Loads what ops refer to by URI: tokenizers, noise to mix into speech, and impulse responses of rooms.
 
 use crate::raw::{RawBatches, RawOptions};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, AsArray};
 use arrow::record_batch::RecordBatch;
 use feedstock_dataset::{Dataset, OpenOptions, SampleId, Shuffle, Storage};
+use feedstock_ops::audio::check_impulse_response;
 use feedstock_ops::{
     Chain, ChainSpec, Need, Noise, RaggedRow, Resources, SampleSeed, Scratch, decode_audio, resample,
 };
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A tokenizer's file at most: those of 250,000-token vocabularies take about 17 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Decoded noise kept of one data set: 70 min at 16 kHz. Of a larger data set, audio clips are drawn from all of it.
+/// Decoded noise or impulse responses kept of one data set: 70 min at 16 kHz. Of a larger data set, audio clips are drawn from
+/// all of it.
 const NOISE_BYTES: usize = 256 << 20;
 
 /// Audio clips of a noise data set that are read at a time.
@@ -38,18 +40,20 @@ impl Loaded {
                 Need::File(uri) if loaded.file(uri).is_none() => {
                     *loaded = loaded.clone().with_file(uri, read_file(dataset, uri)?);
                 }
-                Need::Noise { uri, sample_rate } => match loaded.noise(uri).map(|noise| noise.sample_rate) {
-                    None => *loaded = loaded.clone().with_noise(uri, read_noise(dataset, uri, *sample_rate)?),
-                    Some(found) if found == *sample_rate => {}
-                    Some(found) => {
-                        return Err(Error::new(
-                            ErrorKind::BadConfig,
-                            format!(
-                                "{uri}: the noise is at {found} Hz, a chain mixes it in at {sample_rate} Hz; resample first"
-                            ),
-                        ));
+                Need::Noise { uri, sample_rate } => {
+                    if is_missing(loaded.noise(uri), "noise", uri, *sample_rate)? {
+                        let noise = read_clips(dataset, uri, *sample_rate, "noise", |_| Ok(()))?;
+                        *loaded = loaded.clone().with_noise(uri, noise);
                     }
-                },
+                }
+                Need::ImpulseResponses { uri, sample_rate } => {
+                    let what = "reverb: impulse responses";
+                    if is_missing(loaded.impulse_responses(uri), what, uri, *sample_rate)? {
+                        let check = |clip: &[f32]| check_impulse_response(clip, *sample_rate);
+                        let responses = read_clips(dataset, uri, *sample_rate, what, check)?;
+                        *loaded = loaded.clone().with_impulse_responses(uri, responses);
+                    }
+                }
                 _ => {}
             }
         }
@@ -75,8 +79,29 @@ fn read_file(dataset: &Dataset, uri: &str) -> Result<Arc<[u8]>> {
     Ok(bytes.as_ref().into())
 }
 
-/// Decodes audio clips of a data set, drawn from all of it, until [`NOISE_BYTES`] are full.
-fn read_noise(dataset: &Dataset, uri: &str, sample_rate: u32) -> Result<Noise> {
+/// Whether audio clips have to be read.
+///
+/// # Errors
+/// `BadConfig` if they were loaded at another rate.
+fn is_missing(loaded: Option<&Arc<Noise>>, what: &str, uri: &str, sample_rate: u32) -> Result<bool> {
+    match loaded.map(|clips| clips.sample_rate) {
+        None => Ok(true),
+        Some(found) if found == sample_rate => Ok(false),
+        Some(found) => Err(Error::new(
+            ErrorKind::BadConfig,
+            format!("{what} {uri}: loaded at {found} Hz, and a chain needs {sample_rate} Hz; resample first"),
+        )),
+    }
+}
+
+/// Decodes audio clips of a data set, drawn from all of it, until [`NOISE_BYTES`] are full. Errors start with `what`.
+fn read_clips(
+    dataset: &Dataset,
+    uri: &str,
+    sample_rate: u32,
+    what: &str,
+    check: impl Fn(&[f32]) -> Result<()>,
+) -> Result<Noise> {
     let (storage, name): (Storage, _) = (dataset.storage().clone(), uri.to_owned());
     let noise = dataset.io().block_on(async move {
         let options = OpenOptions { storage: storage.options().clone(), ..OpenOptions::default() };
@@ -85,7 +110,7 @@ fn read_noise(dataset: &Dataset, uri: &str, sample_rate: u32) -> Result<Noise> {
     let column = noise.catalog().payload_columns().first().cloned().ok_or_else(|| {
         Error::new(
             ErrorKind::BadConfig,
-            format!("{uri}: a noise data set has encoded audio, this one has none"),
+            format!("{what} {uri}: the data set must have encoded audio; this one has none"),
         )
     })?;
     let catalog = noise.catalog().clone();
@@ -93,9 +118,9 @@ fn read_noise(dataset: &Dataset, uri: &str, sample_rate: u32) -> Result<Noise> {
     let options = RawOptions { shuffle: Shuffle::seeded(0), batch_rows: NOISE_ROWS, ..RawOptions::default() };
     let (mut clips, mut bytes, samples) = (Vec::new(), 0, noise.len());
     for batch in RawBatches::start(&noise.columns(&[&column])?, &options)? {
-        let decoded = decode(&batch?, &column, &chain).map_err(|(sample, e)| {
+        let decoded = decode(&batch?, &column, &chain, &check).map_err(|(sample, e)| {
             let name = catalog.describe_sample(SampleId(sample));
-            Error::new(e.kind(), format!("noise {uri}: {name} (sample {sample}): {e}"))
+            Error::new(e.kind(), format!("{what} {uri}: {name} (sample {sample}): {e}"))
         })?;
         for clip in decoded {
             bytes += clip.len() * 4;
@@ -110,13 +135,18 @@ fn read_noise(dataset: &Dataset, uri: &str, sample_rate: u32) -> Result<Noise> {
         clips = clips.len(),
         of = samples,
         bytes,
-        "noise loaded"
+        "{what} loaded"
     );
     Ok(Noise { sample_rate, clips })
 }
 
-/// Returns the decoded audio clips of a batch; an error with the sample's id.
-fn decode(batch: &RecordBatch, column: &str, chain: &Chain) -> Result<Vec<Vec<f32>>, (u64, Error)> {
+/// Returns the decoded and checked audio clips of a batch; an error with the sample's id.
+fn decode(
+    batch: &RecordBatch,
+    column: &str,
+    chain: &Chain,
+    check: &impl Fn(&[f32]) -> Result<()>,
+) -> Result<Vec<Vec<f32>>, (u64, Error)> {
     let ids = batch.column(0).as_primitive::<arrow::datatypes::UInt64Type>();
     let encoded = batch.column_by_name(column).and_then(|array| array.as_binary_view_opt());
     let Some(encoded) = encoded else {
@@ -128,12 +158,10 @@ fn decode(batch: &RecordBatch, column: &str, chain: &Chain) -> Result<Vec<Vec<f3
         let id = ids.value(at);
         let seed = SampleSeed::new(0, 0, id);
         chain.apply_ragged(bytes.unwrap_or_default(), seed, &mut scratch, &mut row).map_err(|e| (id, e))?;
-        clips.push(
-            row.bytes()
-                .chunks_exact(4)
-                .filter_map(|b| Some(f32::from_ne_bytes(b.try_into().ok()?)))
-                .collect(),
-        );
+        let samples = row.bytes().chunks_exact(4);
+        let clip: Vec<f32> = samples.filter_map(|b| Some(f32::from_ne_bytes(b.try_into().ok()?))).collect();
+        check(&clip).map_err(|e| (id, e))?;
+        clips.push(clip);
     }
     Ok(clips)
 }

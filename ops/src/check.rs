@@ -37,3 +37,17 @@ pub(crate) fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 
         Form::Two(range) => range,
     })
 }
+
+/// Reads `lo..hi`, `[lo, hi]`, or one number x for −x … x.
+pub(crate) fn symmetric_range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; 2], D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a number, or a range as -10..10")]
+    enum Form {
+        One(f64),
+        Two([f64; 2]),
+    }
+    Ok(match Form::deserialize(deserializer)? {
+        Form::One(value) => [-value, value],
+        Form::Two(range) => range,
+    })
+}

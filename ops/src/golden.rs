@@ -34,7 +34,7 @@ pub(crate) fn cpu_time<T>(work: impl FnOnce() -> T) -> (std::time::Duration, T) 
 pub(crate) fn assert_warped(pixels: &[u8], expected: &[u8], interpolation: Interpolation, case: &Value) {
     let differing = pixels.iter().zip(expected).filter(|(a, b)| a != b).count();
     let most = pixels.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
-    let allowed = if interpolation == Interpolation::Bilinear { (pixels.len() / 100, 1) } else { (0, 0) };
+    let allowed = if interpolation == Interpolation::Nearest { (0, 0) } else { (pixels.len() / 100, 1) };
     assert!(differing <= allowed.0 && most <= Some(allowed.1), "{case}: {differing} by up to {most:?}");
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 pub struct Resources {
     files: HashMap<String, Arc<[u8]>>,
     noise: HashMap<String, Arc<Noise>>,
+    impulse_responses: HashMap<String, Arc<Noise>>,
 }
 
 /// Something that an op refers to by its URI.
@@ -39,13 +40,20 @@ pub enum Need {
         /// Samples per second of the decoded audio clips.
         sample_rate: u32,
     },
+    /// The audio clips of a data set, decoded to mono at this rate in Hz: impulse responses to convolve with.
+    ImpulseResponses {
+        /// The data set.
+        uri: String,
+        /// Samples per second of the decoded audio clips.
+        sample_rate: u32,
+    },
 }
 
 impl Need {
     /// Returns its URI.
     pub fn uri(&self) -> &str {
         match self {
-            Self::File(uri) | Self::Noise { uri, .. } => uri,
+            Self::File(uri) | Self::Noise { uri, .. } | Self::ImpulseResponses { uri, .. } => uri,
         }
     }
 }
@@ -77,13 +85,19 @@ impl Needs {
         self.list.extend(self.sample_rate.map(need));
     }
 
+    /// A data set of impulse responses, at the rate that audio clips have here, as for [`noise`](Self::noise).
+    pub(crate) fn impulse_responses(&mut self, uri: &str) {
+        let need = |sample_rate| Need::ImpulseResponses { uri: uri.to_owned(), sample_rate };
+        self.list.extend(self.sample_rate.map(need));
+    }
+
     /// All audio clips have this rate from here on.
     pub(crate) fn set_sample_rate(&mut self, sample_rate: u32) {
         self.sample_rate = Some(sample_rate);
     }
 }
 
-/// Decoded noise audio clips, mono.
+/// Decoded audio clips, mono: noise or impulse responses.
 #[derive(Debug, Clone, Default)]
 pub struct Noise {
     /// Samples per second.
@@ -112,6 +126,13 @@ impl Resources {
         self
     }
 
+    /// Adds the impulse responses that ops call `uri`.
+    #[must_use]
+    pub fn with_impulse_responses(mut self, uri: &str, responses: Noise) -> Self {
+        self.impulse_responses.insert(uri.to_owned(), Arc::new(responses));
+        self
+    }
+
     /// Returns the bytes of the file that ops call `uri`.
     pub fn file(&self, uri: &str) -> Option<&Arc<[u8]>> {
         self.files.get(uri)
@@ -121,6 +142,11 @@ impl Resources {
     pub fn noise(&self, uri: &str) -> Option<&Arc<Noise>> {
         self.noise.get(uri)
     }
+
+    /// Returns the impulse responses that ops call `uri`.
+    pub fn impulse_responses(&self, uri: &str) -> Option<&Arc<Noise>> {
+        self.impulse_responses.get(uri)
+    }
 }
 
 impl std::fmt::Debug for Resources {
@@ -128,6 +154,7 @@ impl std::fmt::Debug for Resources {
         f.debug_struct("Resources")
             .field("files", &self.files.keys())
             .field("noise", &self.noise.keys())
+            .field("impulse_responses", &self.impulse_responses.keys())
             .finish()
     }
 }

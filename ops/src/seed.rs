@@ -185,6 +185,49 @@ impl Generator {
         radius * libm::cos(std::f64::consts::TAU * self.unit())
     }
 
+    /// Draws from Beta(`alpha`, `alpha`), as the ratio of a gamma to the sum of two; `alpha` must be above 0.
+    pub fn beta(&mut self, alpha: f64) -> f64 {
+        let mut weights = [0.0; 2];
+        self.dirichlet(alpha, &mut weights);
+        weights[0]
+    }
+
+    /// Fills `weights` with a draw from the symmetric Dirichlet distribution of concentration `alpha`, which must be above 0.
+    /// Their sum is 1.
+    ///
+    /// ```
+    /// use feedstock_ops::SampleSeed;
+    ///
+    /// let mut weights = [0.0; 3];
+    /// SampleSeed::new(7, 0, 42).op(0).dirichlet(1.0, &mut weights);
+    /// assert!((weights.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    /// ```
+    pub fn dirichlet(&mut self, alpha: f64, weights: &mut [f64]) {
+        weights.iter_mut().for_each(|weight| *weight = self.gamma(alpha));
+        let (sum, equal) = (weights.iter().sum::<f64>(), 1.0 / weights.len() as f64);
+        // A small `alpha` may make all of them underflow.
+        weights.iter_mut().for_each(|weight| *weight = if sum > 0.0 { *weight / sum } else { equal });
+    }
+
+    /// Draws from Gamma(`shape`, 1) (Marsaglia and Tsang 2000; shapes below 1 by Ahrens and Dieter's power of a uniform).
+    fn gamma(&mut self, shape: f64) -> f64 {
+        if shape < 1.0 {
+            let power = libm::pow(1.0 - self.unit(), 1.0 / shape);
+            return self.gamma(shape + 1.0) * power;
+        }
+        let d = shape - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        loop {
+            // Each draw is accepted with a probability above 0.95, so the loop ends.
+            let x = self.normal();
+            let v = (1.0 + c * x) * (1.0 + c * x) * (1.0 + c * x);
+            let u = 1.0 - self.unit();
+            if v > 0.0 && libm::log(u) < 0.5 * x * x + d - d * v + d * libm::log(v) {
+                return d * v;
+            }
+        }
+    }
+
     /// Shuffles `slice` (Fisher–Yates).
     pub fn shuffle<T>(&mut self, slice: &mut [T]) {
         for i in (1..slice.len()).rev() {
@@ -259,6 +302,26 @@ mod tests {
         assert!(counts.iter().all(|&n| n.abs_diff(10_000) < 560), "{counts:?}");
         assert_eq!(generator.below(1), 0);
         assert_eq!(generator.below(0), 0);
+    }
+
+    #[test]
+    fn dirichlet_has_its_mean_and_variance() {
+        // A weight of Dirichlet(α, α, α): mean 1/3, variance (1/3)(2/3) / (3 α + 1).
+        for alpha in [0.3, 1.0, 5.0] {
+            let mut generator = SampleSeed::new(1, 2, 3).op(2);
+            let mut draws = Vec::new();
+            for _ in 0..20_000 {
+                let mut weights = [0.0; 3];
+                generator.dirichlet(alpha, &mut weights);
+                assert!((weights.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{weights:?}");
+                draws.push(weights[1]);
+            }
+            let mean = draws.iter().sum::<f64>() / 20_000.0;
+            let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
+            let expected = 2.0 / 9.0 / (3.0 * alpha + 1.0);
+            assert!((mean - 1.0 / 3.0).abs() < 0.01, "{alpha}: {mean}");
+            assert!((variance / expected - 1.0).abs() < 0.05, "{alpha}: {variance} for {expected}");
+        }
     }
 
     #[test]

@@ -54,7 +54,10 @@ static ALLOCATOR: Counting = Counting;
 /// Returns the number of a chain's allocations for its 21st … 40th audio clip.
 fn allocations(text: &str, bytes: &[u8]) -> usize {
     let clips = vec![tone(16_000, 9000, 700.0, 0.3), tone(16_000, 90_000, 1900.0, 0.1)];
-    let resources = Resources::new().with_noise("noise", Noise { sample_rate: 16_000, clips });
+    let rooms = vec![tone(16_000, 400, 300.0, 0.5), tone(16_000, 70_000, 30.0, 0.5)];
+    let resources = Resources::new()
+        .with_noise("noise", Noise { sample_rate: 16_000, clips })
+        .with_impulse_responses("rooms", Noise { sample_rate: 16_000, clips: rooms });
     let chain = ChainSpec::parse(text).unwrap().compile_with(&resources).unwrap();
     let (mut scratch, mut row) = (Scratch::new(), RaggedRow::new());
     let mut before = 0;
@@ -75,6 +78,7 @@ fn ops_add_no_allocation_to_the_decoders() {
     for ops in [
         "log_mel:80,spec_augment,utterance_mvn,global_mvn:0:1",
         "mfcc:40,feature_major",
+        "time_shift:wrap=false,lowpass_biquad:3400,equalizer_biquad:200..4000:-6..6,g711:a_law,reverb:rooms",
         "trim_silence,random_crop_seconds:3,pad_seconds:3.5,volume,add_noise:noise,speed_perturb,utterance_mvn",
     ] {
         let all = allocations(&format!("decode_audio,resample:16000,{ops}"), &bytes);

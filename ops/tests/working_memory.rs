@@ -20,7 +20,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use feedstock_ops::image::{View, ViewRows, Views};
-use feedstock_ops::{Chain, ChainSpec, RaggedRow, SampleSeed, Scratch};
+use feedstock_ops::{ChainSpec, Noise, RaggedRow, Resources, SampleSeed, Scratch};
 use support::{Dice, Jpeg, golden, picture};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -88,6 +88,12 @@ impl ViewRows for Rows {
     }
 }
 
+/// Returns impulse responses, of which one is far longer than a transform.
+fn rooms() -> Resources {
+    let clips = [900, 700_000].map(|length| (0..length).map(|i| 1.0 / (1 + i) as f32).collect());
+    Resources::new().with_impulse_responses("rooms", Noise { sample_rate: 16_000, clips: clips.to_vec() })
+}
+
 struct Checked {
     failures: Vec<String>,
     large: usize,
@@ -97,7 +103,7 @@ impl Checked {
     /// Runs the chain on `bytes` with the memory that it requests, and compares the memory that it takes. An earlier run
     /// allocates the row, so that only working memory is measured.
     fn check(&mut self, name: &str, ops: &str, bytes: &[u8]) {
-        let chain = Chain::parse(ops).unwrap();
+        let chain = ChainSpec::parse(ops).unwrap().compile_with(&rooms()).unwrap();
         let seed = SampleSeed::new(7, 0, bytes.len() as u64);
         let (mut fixed, mut ragged) = (vec![0; chain.output().bytes()], RaggedRow::new());
         self.check_run(name, ops, &mut |scratch| match chain.output().is_ragged() {
@@ -162,7 +168,7 @@ impl Checked {
     }
 }
 
-const IMAGE_CHAINS: [&str; 9] = [
+const IMAGE_CHAINS: [&str; 11] = [
     "decode_image,resize:224x224",
     "decode_image:scaled=false,resize:224x224:filter=bicubic",
     "decode_image,random_resized_crop:224:scale=0.05..0.3,horizontal_flip,normalize,to_chw",
@@ -172,6 +178,8 @@ const IMAGE_CHAINS: [&str; 9] = [
     "decode_image,center_crop:3000,rand_augment",
     "decode_image,pad:200:padding_mode=reflect,random_crop:512,random_apply:[gaussian_blur:51:9..9,rotate:30]:1",
     "decode_image,gaussian_blur:23,vertical_flip:1,center_crop:2900",
+    "decode_image,random_crop:700:pad_if_needed=true,timm_rand_augment:num_layers=4:probability=1",
+    "decode_image,resize:900x800,random_apply:[aug_mix]:1,rand_augment",
 ];
 
 /// Views whose names are their ops: of a training recipe, and those that take most of each buffer.
@@ -259,12 +267,13 @@ fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     names.filter(wanted).map(|name| (name.clone(), golden(&format!("{folder}/{name}")))).collect()
 }
 
-const AUDIO_CHAINS: [&str; 5] = [
+const AUDIO_CHAINS: [&str; 6] = [
     "decode_audio",
     "decode_audio,resample:16000",
     "decode_audio,resample:16000,trim_silence,speed_perturb,log_mel:80,spec_augment,feature_major",
     "decode_audio,resample:48000,pad_seconds:60,mfcc:40",
     "decode_audio,resample:16000,random_crop_seconds:1,pad_seconds:1,log_mel:80",
+    "decode_audio,resample:16000,time_shift,bass_biquad:6,g711,reverb:rooms",
 ];
 
 fn clips() -> Vec<(String, Vec<u8>)> {

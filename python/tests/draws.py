@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
 
@@ -50,3 +52,24 @@ class Draws:
             product = (self._next() >> 32) * bound
             if product % 2**32 >= threshold:
                 return product >> 32
+
+    def normal(self) -> float:
+        radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform(0.0, 1.0)))
+        return radius * math.cos(2.0 * math.pi * self.uniform(0.0, 1.0))
+
+    def dirichlet(self, alpha: float, count: int) -> list[float]:
+        weights = [self._gamma(alpha) for _ in range(count)]
+        return [weight / sum(weights) for weight in weights]
+
+    def _gamma(self, shape: float) -> float:
+        if shape < 1.0:
+            power = (1.0 - self.uniform(0.0, 1.0)) ** (1.0 / shape)
+            return self._gamma(shape + 1.0) * power
+        d = shape - 1.0 / 3.0
+        c = 1.0 / math.sqrt(9.0 * d)
+        while True:
+            x = self.normal()
+            v = (1.0 + c * x) ** 3
+            u = 1.0 - self.uniform(0.0, 1.0)
+            if v > 0.0 and math.log(u) < 0.5 * x * x + d - d * v + d * math.log(v):
+                return d * v

@@ -367,12 +367,18 @@ def test_mistakes_are_named(detection: Path) -> None:
     data = fs.Dataset(detection)
     both = {"image": fs.image(), "boxes": fs.boxes("xyxy")}
     size = fs.resize((8, 8))
-    for op in (fs.rand_augment(), fs.trivial_augment(), fs.random_apply([fs.auto_augment()])):
+    for op in (
+        fs.rand_augment(),
+        fs.trivial_augment(),
+        fs.timm_rand_augment(),
+        fs.aug_mix(),
+        fs.random_apply([fs.auto_augment()]),
+    ):
         with pytest.raises(
-            fs.ConfigError, match="augment.*moves pixels of the image, which masks, boxes and"
+            fs.ConfigError, match="(augment|aug_mix).*moves pixels of the image, which masks, boxes and"
         ):
             data.map(both, op, size)
-        with pytest.raises(fs.ConfigError, match="augment.*moves pixels of the image"):
+        with pytest.raises(fs.ConfigError, match="(augment|aug_mix).*moves pixels of the image"):
             data.map({"image": fs.image(), "points": fs.keypoints()}, op, size)
     with pytest.raises(fs.ConfigError, match='op 1 .pad.*padding_mode must be "constant"'):
         data.map(both, fs.pad(3, padding_mode="reflect"), size)

@@ -51,6 +51,15 @@ def test_fsdp2(imagenet: Path, tmp_path: Path) -> None:
     assert places == ["000-000000000150", "001-000000000000"]
 
 
+def test_timm(imagenet: Path) -> None:
+    lines = torchrun("imagenet_timm.py", "--train", imagenet, "--epochs", 3, "--batch-size", 25)
+    ends = [line.split() for line in lines if line.startswith("epoch ")]
+    assert [words[6] for words in ends] == ["200"] * 3, "evaluation did not count each sample once"
+    losses = [float(words[3].rstrip(",")) for words in ends]
+    assert losses[2] < losses[0], lines
+    assert len({words[-1] for words in ends}) == 3, "the average does not follow the weights"
+
+
 def test_segmentation() -> None:
     lines = torchrun("segmentation.py", "--epochs", 3)
     ends = [line for line in lines if line.startswith("epoch ")]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::convolution::ConvolutionScratch;
 use super::parameters::MAX_ELEMENTS;
 use super::resample::Resampler;
 use feedstock_base::{Error, Result};
@@ -20,6 +21,7 @@ pub(super) struct Buffers<'a> {
     /// Takes the place of the waveform when it is resampled.
     pub(super) other: &'a mut Vec<f32>,
     pub(super) sums: &'a mut Vec<f64>,
+    pub(super) convolution: &'a mut ConvolutionScratch,
 }
 
 impl<'a> Clip<'a> {
@@ -56,6 +58,11 @@ impl<'a> Clip<'a> {
     /// Returns the remaining samples, and a buffer for statistics.
     pub(crate) fn wave_and_sums(&mut self) -> (&[f32], &mut Vec<f64>) {
         (&self.wave[self.view.clone()], self.buffers.sums)
+    }
+
+    /// Returns the remaining samples, and the buffers of a convolution.
+    pub(crate) fn wave_and_convolution(&mut self) -> (&mut [f32], &mut ConvolutionScratch) {
+        (&mut self.wave[self.view.clone()], self.buffers.convolution)
     }
 
     /// Keeps at most the first `samples`.

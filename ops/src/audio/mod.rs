@@ -7,8 +7,10 @@
 //! op/audio/*.rs ── compile.rs: AudioOp ──▶ step.rs: kinds of steps ──▶ stages.rs ──▶ plan.rs ─▶ row
 //! ```
 
+pub(crate) mod biquad;
 pub(crate) mod clip;
 pub(crate) mod compile;
+pub(crate) mod convolution;
 pub(crate) mod decode;
 mod format;
 mod header;

@@ -59,9 +59,9 @@ impl Plan for Stages {
         if scratch.wave.is_empty() || decoded.sample_rate == 0 {
             return Err(Error::bad_sample("decode_audio: the audio clip has no samples"));
         }
-        let AudioScratch { resampler, wave, other, features, extraction, sums, .. } = scratch;
-        let view =
-            self.waves(decoded, wave, Buffers { resampler, other: &mut *other, sums: &mut *sums }, seed)?;
+        let AudioScratch { resampler, wave, other, features, extraction, sums, convolution, .. } = scratch;
+        let buffers = Buffers { resampler, other: &mut *other, sums: &mut *sums, convolution };
+        let view = self.waves(decoded, wave, buffers, seed)?;
         let wave = &wave[view];
         let Some(extractor) = &self.extractor else {
             write(row, wave.len(), wave.len(), other, |out| {

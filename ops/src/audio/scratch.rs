@@ -1,5 +1,6 @@
 //! The buffers that a thread keeps between audio clips.
 
+use super::convolution::ConvolutionScratch;
 use super::decode::AudioDecoder;
 use super::resample::Resampler;
 use super::step::FeatureScratch;
@@ -15,6 +16,7 @@ pub(super) struct AudioScratch {
     pub(super) features: Vec<f32>,
     pub(super) extraction: FeatureScratch,
     pub(super) sums: Vec<f64>,
+    pub(super) convolution: ConvolutionScratch,
 }
 
 impl Part for AudioScratch {
@@ -27,5 +29,6 @@ impl Part for AudioScratch {
             + self.sums.capacity() * size_of::<f64>()
             + self.decoder.kept_bytes()
             + self.resampler.kept_bytes()
+            + self.convolution.kept_bytes()
     }
 }

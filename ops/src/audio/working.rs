@@ -8,6 +8,7 @@
 //! | where the frames of an MP3 or AAC audio clip lie | 112 a frame of at least 24 bytes; 64 a packet of an MP4 |
 //! | codebooks of Vorbis | 8 MiB, at most `max_codebook_bytes` |
 //! | filters of resampling | 1 MiB each |
+//! | spectra of `reverb` | 16 a sample of the longest impulse response, and at most 1.7 MiB |
 //! | blocks of the decoder, its tables, spectra | 4 MiB |
 //!
 //! Bytes that claim more samples than the header states are found while they are decoded: [`Scope::Most`] takes the limits of

@@ -1,5 +1,5 @@
-//! The operations that `auto_augment`, `rand_augment` and `trivial_augment` choose from, as torchvision's `_apply_op` on PIL
-//! images defines them.
+//! The operations that `auto_augment`, `rand_augment`, `trivial_augment` and `aug_mix` choose from, as torchvision's `_apply_op` on
+//! PIL images defines them.
 
 use super::augmenter::Augmenter;
 use super::enhance;
@@ -56,8 +56,8 @@ pub(crate) struct Strength {
     pub(crate) translate: [f32; 2],
     pub(crate) rotate: f32,
     pub(crate) enhance: f32,
-    /// The most bits that posterize takes away.
-    pub(crate) posterize: f32,
+    /// The bits that posterize keeps at the first magnitude, and the most that it takes away of them.
+    pub(crate) posterize: [f32; 2],
 }
 
 impl Strength {
@@ -68,7 +68,16 @@ impl Strength {
             translate: [150.0 / 331.0 * size.width as f32, 150.0 / 331.0 * size.height as f32],
             rotate: 30.0,
             enhance: 0.9,
-            posterize: 4.0,
+            posterize: [8.0, 4.0],
+        }
+    }
+
+    /// Of `aug_mix`, for an image of this size.
+    pub(crate) fn of_aug_mix(size: Size) -> Self {
+        Self {
+            translate: [size.width as f32 / 3.0, size.height as f32 / 3.0],
+            posterize: [4.0, 4.0],
+            ..Self::moderate(size)
         }
     }
 }
@@ -92,7 +101,8 @@ impl Augmentation {
             A::Rotate => to(strength.rotate),
             A::Brightness | A::Color | A::Contrast | A::Sharpness => to(strength.enhance),
             A::Posterize => {
-                f64::from(8.0 - (bin as f32 / ((bins - 1) as f32 / strength.posterize)).round_ties_even())
+                let [kept, taken] = strength.posterize;
+                f64::from(kept - (bin as f32 / ((bins - 1) as f32 / taken)).round_ties_even())
             }
             A::Solarize => f64::from(linspace(255.0, 0.0, bin, bins)),
         }
@@ -139,7 +149,7 @@ impl Augmentation {
             A::Sharpness => {
                 return enhance::sharpness(pixels, size.width as usize, 1.0 + magnitude, augmenter.spare());
             }
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "2 … 8 bits")]
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 … 8 bits")]
             A::Posterize => return enhance::posterize(pixels, magnitude as u32),
             A::Solarize => return enhance::solarize(pixels, magnitude),
             A::AutoContrast => return enhance::autocontrast(pixels),
@@ -152,7 +162,7 @@ impl Augmentation {
 
 /// `torch.linspace` in f32: counted from the nearer end with fused multiply-add, so that the middle of 0 … 32 is just
 /// below 16 and translates by 15 pixels.
-fn linspace(start: f32, end: f32, bin: u32, bins: u32) -> f32 {
+pub(crate) fn linspace(start: f32, end: f32, bin: u32, bins: u32) -> f32 {
     let step = (end - start) / (bins - 1) as f32;
     if bin < bins / 2 {
         step.mul_add(bin as f32, start)
@@ -207,8 +217,13 @@ mod tests {
     #[test]
     fn magnitudes_are_torchvisions() {
         let size = Size { height: 48, width: 64 };
-        let trivial =
-            Strength { shear: 0.99, translate: [32.0; 2], rotate: 135.0, enhance: 0.99, posterize: 6.0 };
+        let trivial = Strength {
+            shear: 0.99,
+            translate: [32.0; 2],
+            rotate: 135.0,
+            enhance: 0.99,
+            posterize: [8.0, 6.0],
+        };
         for (policy, strength) in [("rand_augment", Strength::moderate(size)), ("trivial_augment", trivial)] {
             let tables = golden::references()["magnitudes"][policy].as_object().unwrap().clone();
             assert_eq!(tables.len(), ALL.len());

@@ -163,6 +163,11 @@ pub(crate) fn solarize(pixels: &mut [u8], threshold: f64) {
     pixels.iter_mut().for_each(|value| *value = table[usize::from(*value)]);
 }
 
+/// Adds to all values below 128.
+pub(crate) fn solarize_add(pixels: &mut [u8], added: u8) {
+    pixels.iter_mut().filter(|value| **value < 128).for_each(|value| *value = value.saturating_add(added));
+}
+
 /// Stretches each channel to 0 … 255.
 pub(crate) fn autocontrast(pixels: &mut [u8]) {
     by_channel(pixels, |histogram| {

@@ -38,6 +38,11 @@ pub(crate) trait PixelOp: Send + Sync {
     fn copies_image(&self) -> bool {
         false
     }
+
+    /// True if it sums images in the `Mixing` of `augmenter`, which counts as working memory.
+    fn mixes_images(&self) -> bool {
+        false
+    }
 }
 
 /// Shows at each pixel another place of the image. A mask follows it.
@@ -131,6 +136,15 @@ impl InPlace {
             Self::Pixels(op) => op.copies_image(),
             Self::Warp(_) => true,
             Self::Group(group) => group.steps.iter().any(|(_, step)| step.copies_image()),
+        }
+    }
+
+    /// True if it may sum images in the `Mixing` of an [`Augmenter`].
+    pub(super) fn mixes_images(&self) -> bool {
+        match self {
+            Self::Mirror(_) | Self::Warp(_) => false,
+            Self::Pixels(op) => op.mixes_images(),
+            Self::Group(group) => group.steps.iter().any(|(_, step)| step.mixes_images()),
         }
     }
 }

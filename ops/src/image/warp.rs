@@ -15,6 +15,8 @@ pub enum Interpolation {
     Nearest,
     /// The four pixels around the point.
     Bilinear,
+    /// The sixteen pixels around the point.
+    Bicubic,
 }
 
 /// How warps read and what they leave in place of moved pixels.
@@ -155,6 +157,7 @@ pub(crate) fn warp(source: &[u8], size: Size, mapping: Mapping, style: WarpStyle
             });
         }
         (Interpolation::Bilinear, _) => bilinear(source, size, mapping, fill, out),
+        (Interpolation::Bicubic, _) => bicubic(source, size, mapping, fill, out),
     }
 }
 
@@ -223,10 +226,6 @@ fn nearest(source: &[u8], size: Size, matrix: [f64; 6], fill: [u8; 3], out: &mut
 fn bilinear(source: &[u8], size: Size, mapping: Mapping, fill: [u8; 3], out: &mut [u8]) {
     let (width, height) = (f64::from(size.width), f64::from(size.height));
     let clamp = |value: f64, limit: u32| value.clamp(0.0, f64::from(limit - 1)) as usize;
-    let floor = |value: f64| {
-        let toward_zero = value as i64 as f64; // without a call, which `f64::floor` is on the oldest x86-64
-        if toward_zero > value { toward_zero - 1.0 } else { toward_zero }
-    };
     places(out, size, mapping).for_each(|(out, (x, y))| {
         let is_inside = x >= 0.0 && x < width && y >= 0.0 && y < height;
         if !is_inside {
@@ -247,6 +246,47 @@ fn bilinear(source: &[u8], size: Size, mapping: Mapping, fill: [u8; 3], out: &mu
             let [a, b, c, d] = [a, b, c, d].map(|pixel| f64::from(pixel[channel]));
             // Pillow truncates.
             *out = mix(mix(a, b, dx), mix(c, d, dx), dy) as u8;
+        }
+    });
+}
+
+/// The integer below, without a call, which `f64::floor` is on the oldest x86-64.
+fn floor(value: f64) -> f64 {
+    #[expect(clippy::cast_possible_truncation, reason = "a place in or near an image")]
+    let toward_zero = value as i64 as f64;
+    if toward_zero > value { toward_zero - 1.0 } else { toward_zero }
+}
+
+/// Pillow's generic transform with its bicubic filter (a = −1), in double precision. Rows and columns beyond the edges repeat
+/// the outermost.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped, or saturation is meant"
+)]
+fn bicubic(source: &[u8], size: Size, mapping: Mapping, fill: [u8; 3], out: &mut [u8]) {
+    let (width, height) = (f64::from(size.width), f64::from(size.height));
+    let four = |first: f64, limit: u32| -> [usize; 4] {
+        [-1.0, 0.0, 1.0, 2.0].map(|step| (first + step).clamp(0.0, f64::from(limit - 1)) as usize)
+    };
+    let cubic = |[a, b, c, d]: [f64; 4], at: f64| {
+        let (linear, square, cube) = (c - a, 2.0 * (a - b) + c - d, b - a - c + d);
+        b + at * (linear + at * (square + at * cube))
+    };
+    places(out, size, mapping).for_each(|(out, (x, y))| {
+        if !(x >= 0.0 && x < width && y >= 0.0 && y < height) {
+            return out.copy_from_slice(&fill);
+        }
+        let (x, y) = (x - 0.5, y - 0.5);
+        let (left, top) = (floor(x), floor(y));
+        let columns = four(left, size.width);
+        let rows = four(top, size.height).map(|row| row * size.width as usize);
+        for (channel, out) in out.iter_mut().enumerate() {
+            let of_row = |row: usize| {
+                cubic(columns.map(|column| f64::from(source[(row + column) * 3 + channel])), x - left)
+            };
+            // Pillow truncates, and limits to 0 … 255.
+            *out = cubic(rows.map(of_row), y - top) as u8;
         }
     });
 }

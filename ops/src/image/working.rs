@@ -3,6 +3,7 @@
 //! The region to decode follows from the sample's seed, so for a crop of a large JPEG only the memory of the crop
 //! counts. Each buffer counts with the largest image that it holds, and the decoder's own memory is added.
 
+use super::augmenter::MIXING_BYTES;
 use super::decode::{Demand, Opened};
 use super::geometry::{Filter, Rect, Size};
 use super::sampler::Depth;
@@ -22,7 +23,7 @@ const FIXED_BYTES: u64 = 2 << 20;
 /// Returns the working memory for a sample.
 pub(super) fn working_bytes(stages: &Stages, opened: &Opened<'_>, seed: SampleSeed, scope: Scope) -> u64 {
     let taken = Walk::taken(stages, opened, seed, Source::Encoded(scope));
-    FIXED_BYTES + taken.bytes + taken.augmented + taken.buffers.iter().sum::<u64>()
+    FIXED_BYTES + taken.bytes + taken.augmented + taken.mixed + taken.buffers.iter().sum::<u64>()
 }
 
 /// Returns the working memory of several runs, one after the other, of a sample that is decoded once for `demand`.
@@ -37,11 +38,12 @@ pub(super) fn shared_working_bytes<'a>(
         |most, one| Taken {
             buffers: std::array::from_fn(|index| most.buffers[index].max(one.buffers[index])),
             augmented: most.augmented.max(one.augmented),
+            mixed: most.mixed.max(one.mixed),
             bytes: most.bytes.max(one.bytes),
         },
     );
     let decoded = opened.working_bytes(demand);
-    FIXED_BYTES + decoded + most.bytes + most.augmented + most.buffers.iter().sum::<u64>()
+    FIXED_BYTES + decoded + most.bytes + most.augmented + most.mixed + most.buffers.iter().sum::<u64>()
 }
 
 /// Where pixels come from.
@@ -60,6 +62,8 @@ struct Taken {
     buffers: [u64; 3],
     /// The largest image that an augmentation copies.
     augmented: u64,
+    /// The largest sum of images.
+    mixed: u64,
     /// Other working memory.
     bytes: u64,
 }
@@ -110,6 +114,9 @@ impl<'a> Walk<'a> {
                     self.dense(next);
                     if step.copies_image() {
                         self.taken.augmented = self.taken.augmented.max(rgb(self.size()));
+                    }
+                    if step.mixes_images() {
+                        self.taken.mixed = self.taken.mixed.max(MIXING_BYTES * rgb(self.size()));
                     }
                     1
                 }

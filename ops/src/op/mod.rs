@@ -39,6 +39,7 @@ const STARTS: &str = "decode_image, decode_audio, tokenize or tokenize_chars";
 pub(crate) mod image {
     mod adjust_sharpness;
     mod affine;
+    mod aug_mix;
     mod auto_augment;
     mod autocontrast;
     mod center_crop;
@@ -65,6 +66,7 @@ pub(crate) mod image {
     mod rotate;
     mod scale_jitter;
     mod solarize;
+    mod timm_rand_augment;
     mod to_chw;
     mod to_f32;
     mod trivial_augment;
@@ -72,11 +74,12 @@ pub(crate) mod image {
 
     pub(crate) use crate::image::DecodeImage;
     pub use {
-        adjust_sharpness::*, affine::*, auto_augment::*, autocontrast::*, center_crop::*, color_jitter::*,
-        equalize::*, gaussian_blur::*, grayscale::*, horizontal_flip::*, invert::*, normalize::*, pad::*,
-        pad_to::*, perspective::*, posterize::*, rand_augment::*, random_apply::*, random_choice::*,
-        random_crop::*, random_erasing::*, random_resized_crop::*, random_zoom_out::*, resize::*, rotate::*,
-        scale_jitter::*, solarize::*, to_chw::*, to_f32::*, trivial_augment::*, vertical_flip::*,
+        adjust_sharpness::*, affine::*, aug_mix::*, auto_augment::*, autocontrast::*, center_crop::*,
+        color_jitter::*, equalize::*, gaussian_blur::*, grayscale::*, horizontal_flip::*, invert::*,
+        normalize::*, pad::*, pad_to::*, perspective::*, posterize::*, rand_augment::*, random_apply::*,
+        random_choice::*, random_crop::*, random_erasing::*, random_resized_crop::*, random_zoom_out::*,
+        resize::*, rotate::*, scale_jitter::*, solarize::*, timm_rand_augment::*, to_chw::*, to_f32::*,
+        trivial_augment::*, vertical_flip::*,
     };
 }
 
@@ -84,25 +87,36 @@ pub(crate) mod image {
 #[cfg(feature = "audio")]
 pub(crate) mod audio {
     mod add_noise;
+    mod bandpass_biquad;
+    mod bandreject_biquad;
+    mod bass_biquad;
     mod decode_audio;
+    mod equalizer_biquad;
     mod feature_major;
+    mod g711;
     mod global_mvn;
+    mod highpass_biquad;
     mod log_mel;
+    mod lowpass_biquad;
     mod mfcc;
     mod pad_seconds;
     mod random_crop_seconds;
     mod resample;
+    mod reverb;
     mod spec_augment;
     mod speed_perturb;
+    mod time_shift;
+    mod treble_biquad;
     mod trim_silence;
     mod utterance_mvn;
     mod volume;
 
     pub(crate) use crate::audio::DecodeAudio;
     pub use {
-        add_noise::*, feature_major::*, global_mvn::*, log_mel::*, mfcc::*, pad_seconds::*,
-        random_crop_seconds::*, resample::*, spec_augment::*, speed_perturb::*, trim_silence::*,
-        utterance_mvn::*, volume::*,
+        add_noise::*, bandpass_biquad::*, bandreject_biquad::*, bass_biquad::*, equalizer_biquad::*,
+        feature_major::*, g711::*, global_mvn::*, highpass_biquad::*, log_mel::*, lowpass_biquad::*, mfcc::*,
+        pad_seconds::*, random_crop_seconds::*, resample::*, reverb::*, spec_augment::*, speed_perturb::*,
+        time_shift::*, treble_biquad::*, trim_silence::*, utterance_mvn::*, volume::*,
     };
 }
 
@@ -312,8 +326,12 @@ ops! {
         AutoAugment::new = auto_augment(policy: AutoAugmentPolicy);
         /// RandAugment (Cubuk et al. 2020).
         RandAugment::new = rand_augment(num_ops: u32, magnitude: u32);
+        /// RandAugment of timm.
+        TimmRandAugment::new = timm_rand_augment(magnitude: f64);
         /// TrivialAugment Wide (Müller, Hutter 2021).
         TrivialAugment::new = trivial_augment();
+        /// AugMix (Hendrycks et al. 2020).
+        AugMix::new = aug_mix(severity: u32);
         /// Run several ops at random.
         RandomApply::new = random_apply(ops: impl Into<Vec<Op>>, probability: f64);
         /// Run one of several ops.
@@ -344,8 +362,28 @@ ops! {
         SpeedPerturb::new = speed_perturb(factors: impl Into<Vec<f64>>);
         /// A random gain.
         Volume::new = volume(gain_db: [f64; 2]);
+        /// Move in time at random.
+        TimeShift::new = time_shift(shift: [f64; 2]);
         /// Mix in noise at a signal-to-noise ratio.
         AddNoise::new = add_noise(noise: impl Into<String>, snr_db: [f64; 2]);
+        /// Convolve with the impulse response of a room.
+        Reverb::new = reverb(responses: impl Into<String>, probability: f64);
+        /// Keep frequencies below a cutoff.
+        LowpassBiquad::new = lowpass_biquad(cutoff_freq: [f64; 2]);
+        /// Keep frequencies above a cutoff.
+        HighpassBiquad::new = highpass_biquad(cutoff_freq: [f64; 2]);
+        /// Keep frequencies around a center.
+        BandpassBiquad::new = bandpass_biquad(central_freq: [f64; 2]);
+        /// Remove frequencies around a center.
+        BandrejectBiquad::new = bandreject_biquad(central_freq: [f64; 2]);
+        /// Amplify or attenuate frequencies around a center.
+        EqualizerBiquad::new = equalizer_biquad(center_freq: [f64; 2], gain: [f64; 2]);
+        /// Amplify or attenuate low frequencies.
+        BassBiquad::new = bass_biquad(gain: [f64; 2]);
+        /// Amplify or attenuate high frequencies.
+        TrebleBiquad::new = treble_biquad(gain: [f64; 2]);
+        /// Quantize as a telephone call (ITU-T G.711).
+        G711::new = g711(law: Law);
         /// Log-mel spectrograms.
         LogMel::new = log_mel(n_mels: usize);
         /// Mel-frequency cepstral coefficients.

@@ -2,13 +2,13 @@
 
 use crate::speech::{golden, run, tone, wav};
 use feedstock_ops::audio::{
-    AddNoise, DecodeAudio, LogMel, MaskValue, Mfcc, PadSeconds, SpecAugment, TrimSilence, decode_mono,
+    AddNoise, DecodeAudio, Law, LogMel, MaskValue, Mfcc, PadSeconds, SpecAugment, TrimSilence, decode_mono,
 };
 use feedstock_ops::{
     Chain, ChainSpec, DType, ErrorKind, Layout, Need, Noise, RaggedRow, Resources, SampleSeed, Scratch,
-    add_noise, decode_audio, feature_major, global_mvn, log_mel, log_mel_librosa, log_mel_torchaudio,
-    log_mel_whisper, mfcc, pad_seconds, random_crop_seconds, resample, spec_augment, speed_perturb,
-    trim_silence, utterance_mvn, volume,
+    add_noise, decode_audio, feature_major, g711, global_mvn, highpass_biquad, log_mel, log_mel_librosa,
+    log_mel_torchaudio, log_mel_whisper, mfcc, pad_seconds, random_crop_seconds, resample, spec_augment,
+    speed_perturb, time_shift, trim_silence, utterance_mvn, volume,
 };
 
 const NOISE: &str = "s3://corpus/musan";
@@ -25,6 +25,9 @@ fn everything() -> ChainSpec {
         trim_silence(40.0),
         speed_perturb([0.9, 1.0, 1.1]),
         random_crop_seconds(0.8),
+        time_shift([-0.5, 0.5]),
+        highpass_biquad([100.0, 300.0]),
+        g711(Law::ALaw),
         AddNoise::new(NOISE, [5.0, 20.0]).probability(0.8).into(),
         volume([-6.0, 6.0]),
         utterance_mvn(),
@@ -48,7 +51,7 @@ fn clip(samples: usize) -> Vec<u8> {
 #[test]
 fn json_and_text_describe_the_same_chain() {
     let text = "decode_audio, resample:16000, trim_silence:40, speed_perturb:0.9/1.0/1.1, random_crop_seconds:0.8, \
-                add_noise:s3://corpus/musan:5..20:probability=0.8, volume:-6..6, utterance_mvn, log_mel:80, \
+                time_shift, highpass_biquad:100..300, g711:a_law, add_noise:s3://corpus/musan:5..20:probability=0.8, volume:-6..6, utterance_mvn, log_mel:80, \
                 spec_augment, utterance_mvn, global_mvn:0.1:0.9, feature_major";
     assert_eq!(text.parse::<ChainSpec>().unwrap(), everything());
     let json = serde_json::to_string(&everything()).unwrap();
@@ -131,6 +134,20 @@ fn mistakes_are_named() {
         ("decode_audio,log_mel:80", "put resample:16000 before it"),
         ("decode_audio,add_noise:n:5", "op 1 (add_noise): the noise is loaded at the waveform's rate"),
         ("decode_audio,resample:16000,add_noise:n:5", "op 2 (add_noise): the noise n is not loaded"),
+        ("decode_audio,reverb:r", "op 1 (reverb): impulse responses are loaded at the waveform's rate"),
+        ("decode_audio,resample:16000,reverb:r", "op 2 (reverb): the impulse responses r are not loaded"),
+        ("decode_audio,lowpass_biquad:3000", "(lowpass_biquad): its coefficients depend on the sample rate"),
+        (
+            "decode_audio,resample:8000,lowpass_biquad:4000",
+            "cutoff_freq must be above 0 and below half of the sample rate, 4000 Hz here; got 4000..4000",
+        ),
+        ("decode_audio,resample:8000,bass_biquad:3:Q=0", "Q must be 0.001 … 1000; got 0"),
+        (
+            "decode_audio,resample:8000,equalizer_biquad:9:200",
+            "gain must be a range within -100 … 100; got 200..200",
+        ),
+        ("decode_audio,time_shift:1.5", "shift must be a range within -1 … 1; got -1.5..1.5"),
+        ("decode_audio,g711:b_law", "`law` must be one of"),
         ("decode_audio,resample:0", "op 1 (resample)"),
         ("decode_audio,decode_audio", "op 1 (decode_audio): the audio clip is decoded already"),
         ("decode_audio,resample:16000,log_mel:80,volume", "op 3 (volume): works on waveforms"),

@@ -5,11 +5,11 @@ use feedstock_ops::image::{
     AutoAugmentPolicy, EraseValue, Filter, Normalize, RandomErasing, RandomResizedCrop,
 };
 use feedstock_ops::{
-    Chain, ChainSpec, DType, ErrorKind, Layout, SampleSeed, Scratch, adjust_sharpness, affine, auto_augment,
-    autocontrast, center_crop, color_jitter, decode_image, equalize, gaussian_blur, grayscale,
+    Chain, ChainSpec, DType, ErrorKind, Layout, SampleSeed, Scratch, adjust_sharpness, affine, aug_mix,
+    auto_augment, autocontrast, center_crop, color_jitter, decode_image, equalize, gaussian_blur, grayscale,
     horizontal_flip, invert, normalize, pad, perspective, posterize, rand_augment, random_apply,
-    random_choice, random_crop, random_erasing, random_resized_crop, resize, rotate, solarize, to_chw,
-    to_f32, trivial_augment, vertical_flip,
+    random_choice, random_crop, random_erasing, random_resized_crop, resize, rotate, solarize,
+    timm_rand_augment, to_chw, to_f32, trivial_augment, vertical_flip,
 };
 
 fn run(chain: &Chain, bytes: &[u8], seed: SampleSeed, scratch: &mut Scratch) -> Vec<u8> {
@@ -44,6 +44,8 @@ fn everything() -> ChainSpec {
         auto_augment(AutoAugmentPolicy::Imagenet),
         rand_augment(2, 9),
         trivial_augment(),
+        timm_rand_augment(9.0),
+        aug_mix(3),
         RandomErasing::new(0.5).value(EraseValue::Constant(9.0)).into(),
         to_f32(),
         normalize([0.5; 3], [0.25; 3]),
@@ -166,6 +168,11 @@ fn mistakes_are_named() {
             "probabilities must be 1 finite numbers >= 0, one for each op, not all 0; got [1.0, 1.0]",
         ),
         ("decode_image,center_crop:8,rand_augment:2:99", "and magnitude below it; got 2, 31 and 99"),
+        ("decode_image,center_crop:8,timm_rand_augment:11", "magnitude must be 0 … 10; got 11"),
+        ("decode_image,center_crop:8,timm_rand_augment:num_layers=17", "num_layers must be 0 … 16; got 17"),
+        ("decode_image,center_crop:8,aug_mix:11", "severity must be 1 … 10; got 11"),
+        ("decode_image,center_crop:8,aug_mix:chain_depth=0", "chain_depth must be −1 or 1 … 16; got 0"),
+        ("decode_image,center_crop:8,aug_mix:alpha=0", "alpha must be 0.01 … 1e6; got 0"),
     ] {
         let error = Chain::parse(text).expect_err(text);
         assert_eq!(error.kind(), ErrorKind::BadConfig, "{text}");

@@ -79,3 +79,28 @@ fn padding_is_torchvisions() {
         assert!(out == expected(&format!("pad/{}", case["file"].as_str().unwrap())), "{case}");
     }
 }
+
+#[test]
+fn random_augmentations_are_those_of_torchvision_and_timm_with_the_same_draws() {
+    let scene = golden("scene.png");
+    let drawn: serde_json::Value = serde_json::from_slice(&golden("drawn.json")).unwrap();
+    let outcomes = expected("drawn.png");
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    let cases = drawn["cases"].as_array().unwrap();
+    let bytes = usize::try_from(3 * number(&drawn["size"][0]) * number(&drawn["size"][1])).unwrap();
+    assert_eq!(outcomes.len(), cases.len() * bytes);
+    let mut failures = Vec::new();
+    for (case, expected) in cases.iter().zip(outcomes.chunks_exact(bytes)) {
+        let chain = Chain::parse(case["chain"].as_str().unwrap()).unwrap();
+        let seed = SampleSeed::new(number(&drawn["seed"]), number(&drawn["epoch"]), number(&case["sample"]));
+        let mut out = vec![0; bytes];
+        chain.apply(&scene, seed, &mut Scratch::new(), &mut out).unwrap();
+        let (most, mean) = most_and_mean(&out, expected);
+        // Sums of bilinear and bicubic filters round differently where the exact value is a whole number. An operation that
+        // follows may enlarge that level in a few places: by its slope, or by one step of a histogram.
+        if most > 1 || mean > 0.01 {
+            failures.push(format!("{case}: differs by up to {most}, {mean:.4} on average"));
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}

@@ -1,7 +1,7 @@
 //! Compares speech features with those of torchaudio, transformers and librosa.
 
 use crate::speech::{f32s, golden, run, wav};
-use feedstock_ops::{Chain, SampleSeed, Scratch};
+use feedstock_ops::{Chain, ChainSpec, Noise, Resources, SampleSeed, Scratch};
 use serde_json::Value;
 
 /// The tolerance relative to the value.
@@ -75,5 +75,46 @@ fn silence_is_trimmed_as_librosa_does() {
         let kept = count(&case["kept"][0])..count(&case["kept"][1]);
         assert!(kept.start > 0 && kept.end < whole.len(), "{kept:?}: there is silence at both ends");
         assert_eq!(ours, whole[kept], "{}", case["options"]);
+    }
+}
+
+/// Returns the impulse responses of the references.
+fn rooms(about: &Value) -> Resources {
+    let (all, mut clips, mut at) = (f32s(&golden("response.f32")), Vec::new(), 0);
+    for length in about["responses"].as_array().unwrap().iter().map(count) {
+        clips.push(all[at..at + length].to_vec());
+        at += length;
+    }
+    let sample_rate = u32::try_from(count(&about["rate"])).unwrap();
+    Resources::new().with_impulse_responses("rooms", Noise { sample_rate, clips })
+}
+
+#[test]
+fn waveforms_are_those_of_torchaudio_with_the_same_draws() {
+    let about: Value = serde_json::from_slice(&golden("waves.json")).unwrap();
+    let (theirs, resources) = (f32s(&golden("waves.f32")), rooms(&about));
+    let (first, samples) = (count(&about["first"]), count(&about["samples"]));
+    let whole = clip("");
+    let values = whole[44..].chunks_exact(2).map(|x| i16::from_le_bytes(x.try_into().unwrap()));
+    let short =
+        wav(16_000, &values.skip(first).take(samples).map(|x| f32::from(x) / 32768.0).collect::<Vec<_>>());
+    let cases = about["cases"].as_array().unwrap();
+    assert_eq!(theirs.len(), cases.len() * samples);
+    let mut scratch = Scratch::new();
+    for (case, theirs) in cases.iter().zip(theirs.chunks_exact(samples)) {
+        let text = case["chain"].as_str().unwrap();
+        let chain = ChainSpec::parse(text).unwrap().compile_with(&resources).unwrap();
+        let id = case["sample"].as_u64().unwrap();
+        let seed = SampleSeed::new(about["seed"].as_u64().unwrap(), about["epoch"].as_u64().unwrap(), id);
+        let (_, ours) = run(&chain, &short, seed, &mut scratch).unwrap();
+        assert_eq!(ours.len(), theirs.len(), "{case}");
+        let most = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        println!("{text}: {most:e}");
+        let tolerance = match text {
+            text if text.contains("time_shift") => 0.0,
+            text if text.contains("biquad") => 1e-5,
+            _ => 1e-4, // reverb: transforms in single precision
+        };
+        assert!(most <= tolerance, "{case}: differs by up to {most:e}");
     }
 }

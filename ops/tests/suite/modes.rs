@@ -183,6 +183,8 @@ fn what_does_not_fit_a_mode_is_refused() {
         ("decode_image:mode=indices,rand_augment,resize:8x8", "moves pixels of the image"),
         ("decode_image:mode=indices,trivial_augment,resize:8x8", "moves pixels of the image"),
         ("decode_image:mode=indices,auto_augment,resize:8x8", "moves pixels of the image"),
+        ("decode_image:mode=indices,aug_mix,resize:8x8", "op 1 (aug_mix): moves pixels of the image"),
+        ("decode_image:mode=indices,timm_rand_augment,resize:8x8", "op 1 (timm_rand_augment): moves pixels"),
         (
             "decode_image:mode=indices,random_apply:[invert,rand_augment],resize:8x8",
             "op 1 (rand_augment): moves",

@@ -7,7 +7,7 @@ use arrow::datatypes::Int64Type;
 use feedstock_dataset::{Rank, SampleId, Shuffle, Stop, Tail};
 use feedstock_ops::{
     ChainSpec, Need, Noise, RaggedRow, Resources, SampleSeed, Scratch, add_noise, decode_audio, log_mel,
-    pad_seconds, random_crop_seconds, resample, tokenize, tokenize_chars, volume,
+    pad_seconds, random_crop_seconds, resample, reverb, tokenize, tokenize_chars, volume,
 };
 use feedstock_trainer_bridge::{Batch, BatchSize, Dataset, ErrorKind, OnError, Pipeline};
 use std::collections::BTreeMap;
@@ -244,6 +244,43 @@ fn noise_is_read_from_another_data_set_or_given() {
     let given = pipeline(&dataset).resources(Resources::new().with_noise(&uri, noise));
     let error = given.rank(Rank::new(0, 1)).start().unwrap_err().to_string();
     assert!(error.contains("16000 Hz") && error.contains("8000 Hz"), "{error}");
+}
+
+/// Returns a WAV of 8 kHz.
+fn response(samples: &[i16]) -> Vec<u8> {
+    let data: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+    let (len, head) = (data.len() as u32, [16, 0x0001_0001, 8000, 16_000, 0x0010_0002].map(u32::to_le_bytes));
+    let riff = [b"RIFF", &(36 + len).to_le_bytes()[..], b"WAVEfmt ", head.as_flattened()].concat();
+    [&riff, &b"data"[..], &len.to_le_bytes(), &data].concat()
+}
+
+#[test]
+fn impulse_responses_are_read_from_a_folder_and_a_bad_one_is_named() {
+    let (_dir, dataset) = clips(&[]);
+    let folder = |files: &[(&str, Vec<u8>)]| {
+        let folder = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, bytes)| std::fs::write(folder.path().join(name), bytes).unwrap());
+        folder
+    };
+    let map =
+        |ops: ChainSpec| dataset.clone().map("audio", ops).batch(BatchSize::global(8)).seed(1).epochs(1);
+    let reverberated = |folder: &tempfile::TempDir| {
+        map([decode_audio(), resample(8000), reverb(folder.path().to_str().unwrap(), 1.0)].into())
+    };
+    let mut hall = vec![0; 400];
+    (hall[20], hall[60]) = (20_000, 10_000);
+    let rooms = folder(&[("hall.wav", response(&hall))]);
+    let dry = run(&map([decode_audio(), resample(8000)].into()), 1);
+    for (wet, dry) in run(&reverberated(&rooms), 1).iter().zip(&dry) {
+        let (wet, dry) = (wet["audio"].as_f32().unwrap(), dry["audio"].as_f32().unwrap());
+        assert_eq!(wet.len(), dry.len());
+        assert!(wet.iter().zip(dry).any(|(a, b)| (a - b).abs() > 1e-3), "nothing changed");
+    }
+    let rooms = folder(&[("hall.wav", response(&hall)), ("silent.wav", response(&[0; 50]))]);
+    let error = reverberated(&rooms).rank(Rank::new(0, 1)).start().unwrap_err().to_string();
+    for words in ["reverb: ", "silent.wav", "the impulse response is silent"] {
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 #[test]

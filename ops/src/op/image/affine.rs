@@ -32,7 +32,7 @@ use feedstock_base::{Error, Result};
 #[non_exhaustive]
 pub struct Affine {
     /// Least and greatest angle, clockwise, −360 … 360; one number d is −d … d.
-    #[serde(deserialize_with = "crate::image::parameters::symmetric_range")]
+    #[serde(deserialize_with = "crate::check::symmetric_range")]
     pub degrees: [f64; 2],
     /// The largest move to either side and up or down, in fractions of width and height, 0 … 1; default 0. Moves are whole pixels.
     #[serde(default)]

@@ -38,7 +38,7 @@ use feedstock_base::Result;
 #[non_exhaustive]
 pub struct Rotate {
     /// Least and greatest angle, counter-clockwise, −360 … 360; one number d is −d … d.
-    #[serde(deserialize_with = "crate::image::parameters::symmetric_range")]
+    #[serde(deserialize_with = "crate::check::symmetric_range")]
     pub degrees: [f64; 2],
     /// How the image is read between pixels; default nearest.
     #[serde(default)]

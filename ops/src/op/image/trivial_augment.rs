@@ -79,8 +79,13 @@ impl ImageOp for TrivialAugment {
 
 impl PixelOp for TrivialAugment {
     fn run(&self, pixels: &mut [u8], size: Size, generator: &mut Generator, augmenter: &mut Augmenter) {
-        let strength =
-            Strength { shear: 0.99, translate: [32.0; 2], rotate: 135.0, enhance: 0.99, posterize: 6.0 };
+        let strength = Strength {
+            shear: 0.99,
+            translate: [32.0; 2],
+            rotate: 135.0,
+            enhance: 0.99,
+            posterize: [8.0, 6.0],
+        };
         let style = WarpStyle { interpolation: self.interpolation, fill: self.fill.into() };
         let op = Augmentation::draw(generator);
         let bin = generator.below(self.num_magnitude_bins);

@@ -18,6 +18,8 @@ MelScale = Literal["slaney", "htk"]
 MelNorm = Literal["slaney", "none"]
 PadMode = Literal["reflect", "constant"]
 FloorBy = Literal["max", "add"]
+ShiftUnit = Literal["share", "seconds"]
+Law = Literal["mu_law", "a_law"]
 
 
 def decode_audio(
@@ -120,6 +122,25 @@ def volume(gain_db: float | tuple[float, float] | None = None) -> Op:
     return Op("volume", gain_db=gain_db)
 
 
+def time_shift(
+    shift: float | tuple[float, float] | None = None,
+    *,
+    unit: ShiftUnit | None = None,
+    wrap: bool | None = None,
+    probability: float | None = None,
+) -> Op:
+    """Moves audio in time by a random shift; later where it is positive. The length stays.
+
+    Args:
+        shift: The least and the greatest shift in ``unit``; one number d is (-d, d). Default (-0.5, 0.5).
+        unit: ``"share"`` of the audio's length (default) or ``"seconds"``.
+        wrap: Whether samples that leave at one end come back at the other, as ``numpy.roll``; default ``True``.
+            Otherwise, they become silence.
+        probability: The probability; default 1.
+    """
+    return Op("time_shift", shift=shift, unit=unit, wrap=wrap, probability=probability)
+
+
 def add_noise(
     noise: str, snr_db: float | tuple[float, float] | None = None, *, probability: float | None = None
 ) -> Op:
@@ -131,6 +152,128 @@ def add_noise(
         probability: The probability; default 1.
     """
     return Op("add_noise", noise=noise, snr_db=snr_db, probability=probability)
+
+
+def reverb(responses: str, probability: float | None = None) -> Op:
+    """Convolves audio with a random impulse response of a room, as torchaudio's ``fftconvolve``.
+
+    As Kaldi's ``wav-reverberate``, it keeps the length, the energy, and the time of the direct sound, which is the
+    greatest magnitude of the response. Channels of a response are averaged; store one channel of a microphone array.
+
+    Args:
+        responses: The URI of a data set of impulse responses, such as a folder of WAV files. Responses are resampled to
+            the rate of the audio, and are at most 60 s long.
+        probability: The probability; default 1.
+    """
+    return Op("reverb", responses=responses, probability=probability)
+
+
+def lowpass_biquad(cutoff_freq: float | tuple[float, float], *, Q: float | None = None) -> Op:
+    """Keeps frequencies below a cutoff, as torchaudio's ``lowpass_biquad``. The result is limited to -1…1.
+
+    Args:
+        cutoff_freq: The frequency in Hz, or its bounds, below half of the sample rate.
+        Q: The quality factor; default 0.707.
+    """
+    return Op("lowpass_biquad", cutoff_freq=cutoff_freq, Q=Q)
+
+
+def highpass_biquad(cutoff_freq: float | tuple[float, float], *, Q: float | None = None) -> Op:
+    """Keeps frequencies above a cutoff, as torchaudio's ``highpass_biquad``. The result is limited to -1…1.
+
+    Args:
+        cutoff_freq: The frequency in Hz, or its bounds, below half of the sample rate.
+        Q: The quality factor; default 0.707.
+    """
+    return Op("highpass_biquad", cutoff_freq=cutoff_freq, Q=Q)
+
+
+def bandpass_biquad(
+    central_freq: float | tuple[float, float],
+    *,
+    Q: float | None = None,
+    const_skirt_gain: bool | None = None,
+) -> Op:
+    """Keeps frequencies around a center, as torchaudio's ``bandpass_biquad``. The result is limited to -1…1.
+
+    Args:
+        central_freq: The frequency in Hz, or its bounds, below half of the sample rate.
+        Q: The quality factor; default 0.707.
+        const_skirt_gain: Whether the gain far from the center is constant, and ``Q`` at the center; default ``False``:
+            0 dB at the center.
+    """
+    return Op("bandpass_biquad", central_freq=central_freq, Q=Q, const_skirt_gain=const_skirt_gain)
+
+
+def bandreject_biquad(central_freq: float | tuple[float, float], *, Q: float | None = None) -> Op:
+    """Removes frequencies around a center, as torchaudio's ``bandreject_biquad``. The result is limited to -1…1.
+
+    Args:
+        central_freq: The frequency in Hz, or its bounds, below half of the sample rate.
+        Q: The quality factor; default 0.707.
+    """
+    return Op("bandreject_biquad", central_freq=central_freq, Q=Q)
+
+
+def equalizer_biquad(
+    center_freq: float | tuple[float, float],
+    gain: float | tuple[float, float],
+    *,
+    Q: float | None = None,
+) -> Op:
+    """Amplifies or attenuates a band, as torchaudio's ``equalizer_biquad``. The result is limited to -1…1.
+
+    Args:
+        center_freq: The frequency in Hz, or its bounds, below half of the sample rate.
+        gain: The gain in decibels, or its bounds, -100 to 100.
+        Q: The quality factor; default 0.707.
+    """
+    return Op("equalizer_biquad", center_freq=center_freq, gain=gain, Q=Q)
+
+
+def bass_biquad(
+    gain: float | tuple[float, float],
+    *,
+    central_freq: float | tuple[float, float] | None = None,
+    Q: float | None = None,
+) -> Op:
+    """Amplifies or attenuates low frequencies, as torchaudio's ``bass_biquad``. The result is limited to -1…1.
+
+    Args:
+        gain: The gain in decibels, or its bounds, -100 to 100.
+        central_freq: The frequency in Hz, or its bounds, below half of the sample rate; default 100.
+        Q: The quality factor; default 0.707.
+    """
+    return Op("bass_biquad", gain=gain, central_freq=central_freq, Q=Q)
+
+
+def treble_biquad(
+    gain: float | tuple[float, float],
+    *,
+    central_freq: float | tuple[float, float] | None = None,
+    Q: float | None = None,
+) -> Op:
+    """Amplifies or attenuates high frequencies, as torchaudio's ``treble_biquad``. The result is limited to -1…1.
+
+    Args:
+        gain: The gain in decibels, or its bounds, -100 to 100.
+        central_freq: The frequency in Hz, or its bounds, below half of the sample rate; default 3,000.
+        Q: The quality factor; default 0.707.
+    """
+    return Op("treble_biquad", gain=gain, central_freq=central_freq, Q=Q)
+
+
+def g711(law: Law | None = None, *, probability: float | None = None) -> Op:
+    """Encodes audio to 8 bits a sample as a telephone (ITU-T G.711), and decodes it again.
+
+    These are the steps of the standard, and not the continuous formula of torchaudio's ``mu_law_encoding``. A telephone
+    has 8 kHz: ``fs.resample(8_000), fs.g711(), fs.resample(16_000)``.
+
+    Args:
+        law: ``"mu_law"`` (default; North America and Japan) or ``"a_law"``.
+        probability: The probability; default 1.
+    """
+    return Op("g711", law=law, probability=probability)
 
 
 class LogMelParameters(TypedDict, total=False):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from feedstock.ops._op import Op, flatten
 
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
-Interpolation = Literal["nearest", "bilinear"]
+Interpolation = Literal["nearest", "bilinear", "bicubic"]
 Mode = Literal["rgb", "gray", "gray16", "indices"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 Policy = Literal["imagenet", "cifar10", "svhn"]
@@ -436,6 +436,76 @@ def trivial_augment(
     """
     return Op(
         "trivial_augment", num_magnitude_bins=num_magnitude_bins, interpolation=interpolation, fill=fill
+    )
+
+
+def timm_rand_augment(
+    magnitude: float | None = None,
+    *,
+    magnitude_std: float | None = None,
+    num_layers: int | None = None,
+    increasing: bool | None = None,
+    probability: float | None = None,
+    translate_pct: float | None = None,
+    interpolation: Interpolation | None = None,
+    fill: Fill | None = None,
+) -> Op:
+    """RandAugment as timm's. The defaults are ``rand-m9-mstd0.5-inc1``, as its ``create_transform`` makes it.
+
+    Args:
+        magnitude: The mean of the magnitudes, 0 to 10; default 9 (``m9``).
+        magnitude_std: Their standard deviation, 0 to 100; default 0.5 (``mstd0.5``). Magnitudes are limited to 0…10.
+        num_layers: Transforms drawn for each image, 0 to 16; default 2 (``n2``).
+        increasing: Whether a greater magnitude always is a stronger change; default ``True`` (``inc1``).
+        probability: The probability of each drawn transform; default 0.5 (``p0.5``).
+        translate_pct: The largest move, as a share of the side; default 0.45.
+        interpolation: The interpolation of geometric transforms; default: bilinear or bicubic, drawn for each.
+        fill: The value outside of the image, 0 to 255, or one for each channel; default (124, 116, 104), the mean of
+            ImageNet. Images of one channel need one number.
+    """
+    return Op(
+        "timm_rand_augment",
+        magnitude=magnitude,
+        magnitude_std=magnitude_std,
+        num_layers=num_layers,
+        increasing=increasing,
+        probability=probability,
+        translate_pct=translate_pct,
+        interpolation=interpolation,
+        fill=fill,
+    )
+
+
+def aug_mix(
+    severity: int | None = None,
+    *,
+    mixture_width: int | None = None,
+    chain_depth: int | None = None,
+    alpha: float | None = None,
+    all_ops: bool | None = None,
+    interpolation: Interpolation | None = None,
+    fill: Fill | None = None,
+) -> Op:
+    """AugMix (Hendrycks et al. 2020), as torchvision's: a weighted sum of the image and of augmented images.
+
+    Args:
+        severity: Magnitudes are drawn from the first ``severity`` of 10; default 3.
+        mixture_width: The number of augmented images, 1 to 16; default 3.
+        chain_depth: Transforms of each of them, 1 to 16; default -1, which draws 1 to 3.
+        alpha: The concentration of the distributions of weights; default 1.
+        all_ops: Whether brightness, contrast, color and sharpness are among the transforms; default ``True``.
+        interpolation: The interpolation of geometric transforms; default ``"bilinear"``.
+        fill: The value outside of the image, 0 to 255, or one for each channel; default 0.
+    """
+    return Op(
+        "aug_mix",
+        severity=severity,
+        mixture_width=mixture_width,
+        chain_depth=chain_depth,
+        alpha=alpha,
+        all_ops=all_ops,
+        interpolation=interpolation,
+        fill=fill,
     )
 
 

@@ -5,7 +5,7 @@
 
 use crate::kernels::PictureRow;
 use feedstock_base::{Error, ErrorKind, Result};
-use feedstock_ops::{Generator, SampleSeed};
+use feedstock_ops::SampleSeed;
 use serde::{Deserialize, Serialize};
 
 /// The index of the draw among a seed's generators. It is after that of any op, since positions and sample ids may collide.
@@ -123,10 +123,10 @@ impl Mixing {
             (_, cutmix) => cutmix,
         };
         if !cuts {
-            let weight = single(beta(mix.mixup_alpha, &mut generator));
+            let weight = single(generator.beta(mix.mixup_alpha));
             return Drawn { weight, cut: [0; 4], label_weight: weight };
         }
-        let kept = beta(mix.cutmix_alpha, &mut generator);
+        let kept = generator.beta(mix.cutmix_alpha);
         let side = (1.0 - kept).sqrt();
         let [(top, bottom), (left, right)] = [self.height, self.width].map(|length| {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -163,31 +163,6 @@ impl Drawn {
     pub fn row(&self, row: u32, rows: u32, mirrored: bool) -> PictureRow {
         let partner = self.partner(row, rows);
         PictureRow { partner, mirrored: u32::from(mirrored), weight: self.weight, cut: self.cut }
-    }
-}
-
-/// Draws from Beta(`alpha`, `alpha`), as the ratio of a gamma to the sum of two.
-fn beta(alpha: f64, generator: &mut Generator) -> f64 {
-    let (a, b) = (gamma(alpha, generator), gamma(alpha, generator));
-    if a + b > 0.0 { a / (a + b) } else { 0.5 }
-}
-
-/// Draws from Gamma(`shape`, 1) (Marsaglia and Tsang 2000; shapes below 1 by Ahrens and Dieter's power of a uniform).
-fn gamma(shape: f64, generator: &mut Generator) -> f64 {
-    if shape < 1.0 {
-        let power = libm::pow(1.0 - generator.unit(), 1.0 / shape);
-        return gamma(shape + 1.0, generator) * power;
-    }
-    let d = shape - 1.0 / 3.0;
-    let c = 1.0 / (9.0 * d).sqrt();
-    loop {
-        // Each draw is accepted with a probability above 0.95, so the loop ends.
-        let x = generator.normal();
-        let v = (1.0 + c * x) * (1.0 + c * x) * (1.0 + c * x);
-        let u = 1.0 - generator.unit();
-        if v > 0.0 && libm::log(u) < 0.5 * x * x + d - d * v + d * libm::log(v) {
-            return d * v;
-        }
     }
 }
 
