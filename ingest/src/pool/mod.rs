@@ -9,7 +9,7 @@
 //! A process has one pool; a [`PoolShare`] of it may have fewer tasks at work at once than there are threads. Tasks over that
 //! bound wait for another task of the share to end, and let later turns of other shares pass.
 //!
-//! A task costs about a microsecond here; decoding an image takes a thousand.
+//! A task costs about a microsecond here, if a step's tasks are queued at once; decoding an image takes a thousand.
 
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::PerProcess;
@@ -204,6 +204,11 @@ impl Turns {
     pub(crate) fn submit(&self, turn: Turn, task: Task) {
         self.share.0.pool.0.shared.submit(self.share.0.id, turn, task);
     }
+
+    /// Queues tasks of the step that has this turn, all at once.
+    pub(crate) fn submit_all(&self, turn: Turn, tasks: Vec<Task>) {
+        self.share.0.pool.0.shared.submit_all(self.share.0.id, turn, tasks);
+    }
 }
 
 impl Queue {
@@ -284,6 +289,20 @@ impl PoolState {
         queue.share(share).tasks.push(Reverse(Queued { at, task }));
         drop(queue);
         self.woken.notify_one();
+    }
+
+    /// A thread that is not idle looks at the queue before it waits, so that no more than the idle ones have to be woken.
+    fn submit_all(&self, share: ShareId, turn: Turn, tasks: Vec<Task>) {
+        if tasks.is_empty() {
+            return;
+        }
+        let mut queue = self.queue();
+        let (first, woken) = (queue.count, tasks.len().min(queue.idle));
+        queue.count += tasks.len() as u64;
+        let queued = (first..).zip(tasks).map(|(count, task)| Reverse(Queued { at: (turn, count), task }));
+        queue.share(share).tasks.extend(queued);
+        drop(queue);
+        (0..woken).for_each(|_| self.woken.notify_one());
     }
 
     /// The next task for a thread that has done one of the share `done`; `None` once the pool is closed and nothing is left

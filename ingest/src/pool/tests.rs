@@ -171,3 +171,80 @@ fn a_run_that_paused_neither_catches_up_nor_falls_behind() {
     assert_eq!(paused.next(), Turn(FIRST + 101));
     assert!(before < Turn(FIRST + 100));
 }
+
+/// Threads go to sleep between the tasks: a wake-up that is lost is waited for for ever.
+#[test]
+fn no_task_is_left_while_threads_sleep() {
+    let pool = Pool::new(4).unwrap();
+    let (one, all) = (pool.share(1), pool.share(4));
+    std::thread::scope(|scope| {
+        for (seed, share) in [(1, &one), (2, &all), (3, &all)] {
+            scope.spawn(move || {
+                let (mut turns, (say, said)) = (share.turns(0), channel());
+                for round in 0..3000_u64 {
+                    let tasks = |count: u64| {
+                        (0..count).map(|_| {
+                            let say = say.clone();
+                            Box::new(move |_: &mut Scratch| say.send(()).unwrap()) as Task
+                        })
+                    };
+                    let turn = turns.next();
+                    let count = 1 + (round * seed) % 5;
+                    turns.submit_all(turn, tasks(count).collect());
+                    turns.submit(turn, tasks(1).next().unwrap());
+                    for _ in 0..=count {
+                        said.recv_timeout(Duration::from_secs(60)).expect("a task is left");
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Returns the wall time of an empty task in µs: the median of some runs, each of which makes 4 steps of 256 rows again and again:
+/// what a run with 4 slots has queued at most.
+fn empty_task_us(threads: usize, queue_step: fn(&Turns, Turn, Vec<Task>)) -> f64 {
+    const STEPS: usize = 4;
+    const ROWS: usize = 256;
+    const ROUNDS: usize = 60;
+    let pool = Pool::new(threads).unwrap();
+    let mut turns = pool.turns(0);
+    let mut run = || {
+        let begun = Instant::now();
+        for _ in 0..ROUNDS {
+            let (left, (say, said)) = (Arc::new(AtomicUsize::new(STEPS * ROWS)), channel());
+            for _ in 0..STEPS {
+                let task = |_| -> Task {
+                    let (left, say) = (left.clone(), say.clone());
+                    Box::new(move |_| {
+                        if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                            say.send(()).unwrap();
+                        }
+                    })
+                };
+                let turn = turns.next();
+                queue_step(&turns, turn, (0..ROWS).map(task).collect());
+            }
+            said.recv().unwrap();
+        }
+        begun.elapsed().as_secs_f64() * 1e6 / (STEPS * ROWS * ROUNDS) as f64
+    };
+    let mut times: Vec<f64> = (0..9).map(|_| run()).collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// `cargo test -p feedstock-ingest --lib -- --ignored --nocapture cost_of_an_empty_task` prints the figures of docs/design.
+#[test]
+#[ignore = "prints figures"]
+fn cost_of_an_empty_task() {
+    for threads in [1, 2, 4, 8, 16, 64] {
+        let singly = empty_task_us(threads, |turns, turn, tasks| {
+            tasks.into_iter().for_each(|task| turns.submit(turn, task));
+        });
+        let at_once = empty_task_us(threads, Turns::submit_all);
+        println!(
+            "{threads} threads: {singly:.2} µs a task queued singly, {at_once:.2} µs of a step queued at once"
+        );
+    }
+}

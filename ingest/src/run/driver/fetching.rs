@@ -68,10 +68,9 @@ impl<D: Destination> Driver<D> {
                 shared.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
                 self.loaded.insert(extent, block.clone());
                 for active in self.active.values_mut() {
-                    for row in active.waiting.remove(&extent).unwrap_or_default() {
-                        let at = row_of(&active.planned, row);
-                        self.turns.submit(active.turn, active.running.task(row, block.clone(), at));
-                    }
+                    let Some(rows) = active.waiting.remove(&extent) else { continue };
+                    let task = |row| active.running.task(row, block.clone(), row_of(&active.planned, row));
+                    self.turns.submit_all(active.turn, rows.into_iter().map(task).collect());
                 }
             }
             Err(error) => self.break_extent(extent, &error),

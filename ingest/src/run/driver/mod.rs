@@ -344,17 +344,17 @@ impl<D: Destination> Driver<D> {
             let Some(Admitted { index, planned, .. }) = self.ahead.pop_front() else { return };
             let running = RunningStep::new(self.context.clone(), index, planned.step.clone(), place);
             let turn = self.turns.next();
-            let mut waiting: HashMap<Extent, Vec<usize>> = HashMap::new();
+            let (mut tasks, mut waiting) = (Vec::new(), HashMap::<Extent, Vec<usize>>::new());
             for row in 0..planned.step.rows.len() {
                 let extent = planned.extents[row];
                 match self.loaded.get(&extent) {
                     Some(block) => {
-                        let task = running.task(row, block.clone(), row_of(&planned, row));
-                        self.turns.submit(turn, task);
+                        tasks.push(running.task(row, block.clone(), row_of(&planned, row)));
                     }
                     None => waiting.entry(extent).or_default().push(row),
                 }
             }
+            self.turns.submit_all(turn, tasks);
             self.active.insert(index, Active { planned, running, turn, waiting });
         }
     }
