@@ -14,7 +14,7 @@
 use super::{Action, Dispatch};
 use crate::fleet::assign::assign;
 use crate::wire::Capacity;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Time between two rounds of questions.
@@ -105,6 +105,7 @@ mod tests {
     use super::*;
     use crate::fleet::dispatch::{Local, RowsOfStrands, StreamId};
     use crate::fleet::selection::Selection;
+    use std::collections::BTreeMap;
 
     const STRANDS: u32 = 1024;
 
