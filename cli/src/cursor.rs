@@ -17,7 +17,7 @@ Examples:
   feedstock cursor state.json s3://bucket/train --filter 'label < 100' --json
 
 FILE holds a loader's state as JSON: the value of state_dict() (json.dump(loader.state_dict(), file)), or only the cursor
-in it. --filter, --skip and --take must be as they were when the state was saved. The state of a mix is explained, but
+in it. --rename, --join, --with-column, --filter, --skip and --take must be as they were when the state was saved. The state of a mix is explained, but
 fits no single URI. Exit codes: 0 it fits, or no URI was given · 2 it does not fit, or FILE is not a state.";
 
 /// Explain a saved state, and check whether it fits a data set.

@@ -38,6 +38,19 @@ pub(crate) struct OpenArgs {
     /// The split, if the URI has several: train, dev, test, validated …
     #[arg(long)]
     split: Option<String>,
+    /// Give a column another name. Can be repeated; names can be swapped. All flags below use the new names.
+    #[arg(long, value_name = "OLD=NEW", value_parser = pair)]
+    rename: Vec<(String, String)>,
+    /// Add the metadata columns of the data set at this URI, where its keys are equal to keys of this one.
+    #[arg(long, value_name = "URI", requires = "on")]
+    join: Option<String>,
+    /// The column of keys of --join, or a column here and one there. Can be repeated.
+    #[arg(long, value_name = "KEY|HERE=THERE", requires = "join")]
+    on: Vec<String>,
+    /// Add a column of the values of an SQL expression ("words=length(sentence)"). Can be repeated; later expressions and --filter
+    /// can use it.
+    #[arg(long, value_name = "NAME=SQL", value_parser = pair)]
+    with_column: Vec<(String, String)>,
     /// Keep the samples for which this SQL expression is true ("label < 100 and width > 64").
     #[arg(long, value_name = "SQL")]
     pub(crate) filter: Option<String>,
@@ -110,27 +123,31 @@ impl OpenArgs {
     /// stored one is current.
     pub(crate) fn open(&self, uri: &str, common: &Common, rebuild: bool) -> Outcome<Dataset> {
         let reporter = Arc::new(Reporter::new(common, "opening"));
-        let told = reporter.clone();
         let mut options = OpenOptions {
-            storage: common.storage.options(),
-            catalog: CatalogOptions {
-                rebuild,
-                progress: Some(Arc::new(move |now| told.tell(now.stage, now.done, now.total, None))),
-                ..self.catalog.options()
-            },
             layout: self.layout,
             split: self.split.clone(),
             bad_shards: self.bad_shards,
             tar_headers: self.tar_headers,
-            audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
-            functions: feedstock_ops::sql_functions(),
-            ..OpenOptions::default()
+            ..self.options(common, &reporter, rebuild)
         };
         if let Some(block_bytes) = self.block_bytes {
             options.block_bytes = block_bytes;
         }
         let opened = futures::executor::block_on(async {
             let mut dataset = Dataset::open_with(uri, options).await?;
+            if !self.rename.is_empty() {
+                let names = self.rename.iter().map(|(old, new)| (old.as_str(), new.as_str()));
+                dataset = dataset.rename(&names.collect::<Vec<_>>())?;
+            }
+            if let Some(other) = &self.join {
+                let other = Dataset::open_with(other, self.options(common, &reporter, false)).await?;
+                let keys =
+                    self.on.iter().map(|key| key.split_once('=').unwrap_or((key.as_str(), key.as_str())));
+                dataset = dataset.join(&other, &keys.collect::<Vec<_>>()).await?;
+            }
+            for (name, sql) in &self.with_column {
+                dataset = dataset.with_column(name, sql).await?;
+            }
             if let Some(filter) = &self.filter {
                 dataset = dataset.filter(filter).await?;
             }
@@ -144,6 +161,32 @@ impl OpenArgs {
         });
         reporter.end();
         Ok(opened?)
+    }
+
+    /// Returns the options that do not depend on what is opened.
+    fn options(&self, common: &Common, reporter: &Arc<Reporter>, rebuild: bool) -> OpenOptions {
+        let told = reporter.clone();
+        OpenOptions {
+            storage: common.storage.options(),
+            catalog: CatalogOptions {
+                rebuild,
+                progress: Some(Arc::new(move |now| told.tell(now.stage, now.done, now.total, None))),
+                ..self.catalog.options()
+            },
+            audio_probe: Some(feedstock_trainer_bridge::audio_probe()),
+            functions: feedstock_ops::sql_functions(),
+            ..OpenOptions::default()
+        }
+    }
+}
+
+/// Parses `NAME=VALUE`.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("it must be two texts with = between them".to_owned()),
     }
 }
 

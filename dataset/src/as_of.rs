@@ -93,7 +93,7 @@ impl Dataset {
     pub async fn samples_of(&self, older: &Self) -> Result<SameSamples> {
         let (mut all, mut before) = (SameSamples::default(), (0, 0));
         for (old, new) in older.stored_parts().into_iter().zip(self.stored_parts()) {
-            let (was, is) = (old.catalog().clone(), new.catalog().clone());
+            let (was, is) = (old.catalog().base().clone(), new.catalog().base().clone());
             let samples = (was.samples(), is.samples());
             let storage = new.storage().clone();
             let same = match Arc::ptr_eq(&was, &is) {
@@ -113,6 +113,17 @@ impl Dataset {
             Composition::Mix(mix) => mix.datasets().flat_map(Self::stored_parts).collect(),
             Composition::Concat(parts) => parts.iter().flat_map(Self::stored_parts).collect(),
         }
+    }
+
+    /// Returns the stored data sets that it consists of, then those of its joins, as its description names them.
+    pub(crate) fn all_stored(&self) -> Vec<&Self> {
+        let mut all: Vec<&Self> = match &self.composition {
+            Composition::Stored => vec![self],
+            Composition::Mix(mix) => mix.datasets().flat_map(Self::all_stored).collect(),
+            Composition::Concat(parts) => parts.iter().flat_map(Self::all_stored).collect(),
+        };
+        all.extend(self.others.iter().flat_map(Self::all_stored));
+        all
     }
 
     /// Returns the stored parts, each with its catalog at the time of the cursor if that was replaced since. Returns `None`
@@ -200,12 +211,13 @@ impl Dataset {
             opened: Arc::new(was),
             selection: None,
             steps: Arc::default(),
+            others: Arc::default(),
             columns: all,
             name: self.name.clone(),
             composition: Composition::Stored,
         };
         let names = self.columns.iter().map(|&column| self.catalog().schema().field(column).name().as_str());
-        self.selected_again(was.columns(&names.collect::<Vec<_>>())?).await
+        self.selected_again(was).await?.columns(&names.collect::<Vec<_>>())
     }
 
     /// Returns the same composition, made of other versions of its stored parts.
@@ -237,7 +249,7 @@ impl Dataset {
 
     /// Selects the samples of `other`, an older version of this data set, by the same steps.
     async fn selected_again(&self, other: Self) -> Result<Self> {
-        other.applied(&self.steps).await.map_err(|e| {
+        other.applied(&self.steps, &self.others).await.map_err(|e| {
             e.context(
                 "selecting from the data from when the state was saved, which may need all files of that time (without \
                  them, load the state with on_change=next_epoch)",

@@ -23,8 +23,10 @@ const MIN_BLOCK_BYTES: u64 = 4 << 10;
 pub struct Dataset {
     pub(crate) opened: Arc<Opened>,
     pub(crate) selection: Option<Arc<Selection>>,
-    /// The calls that made the selection.
+    /// The calls that made the selection and the columns.
     pub(crate) steps: Arc<[SelectionStep]>,
+    /// The other data sets of its joins, in the sequence of the calls.
+    pub(crate) others: Arc<[Dataset]>,
     pub(crate) columns: Arc<[usize]>,
     /// Its name in a mix or a concatenation.
     pub(crate) name: Option<Arc<str>>,
@@ -152,6 +154,7 @@ impl Dataset {
                 opened,
                 selection: None,
                 steps: Arc::default(),
+                others: Arc::default(),
                 columns,
                 name: None,
                 composition: Composition::Stored,
@@ -213,7 +216,7 @@ impl Dataset {
         }
     }
 
-    /// Returns the catalog of all its samples and blocks, filtered or not.
+    /// Returns the catalog of all its samples and blocks, filtered or not, with the columns that steps made.
     pub fn catalog(&self) -> &Arc<Catalog> {
         &self.opened.catalog
     }

@@ -61,7 +61,11 @@ impl DatasetSpec {
             if let Some(filter) = &self.filter {
                 dataset = dataset.filter(filter).await?;
             }
-            self.chosen(dataset.applied(&self.steps).await?)
+            let mut others = Vec::with_capacity(self.joined.len());
+            for other in &self.joined {
+                others.push(other.open_part(options).await?);
+            }
+            self.chosen(dataset.applied(&self.steps, &others).await?)
         })
     }
 
@@ -126,6 +130,7 @@ impl Dataset {
             source: self.opened.source.clone(),
             filter: filter.map(str::to_owned),
             steps: if filter.is_some() { Vec::new() } else { self.steps.to_vec() },
+            joined: self.others.iter().map(Self::spec).collect(),
             columns: (!all).then(|| names.collect()),
             name: self.name.as_deref().map(str::to_owned),
         }

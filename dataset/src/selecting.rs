@@ -1,6 +1,7 @@
 //! Selecting samples: each call keeps some of the samples that the calls before it keep.
 
 use crate::dataset::Composition;
+use crate::sql::names::renamed;
 use crate::steps::{SelectionStep, and, joined, shown, text, with_step};
 use crate::{Dataset, Error, Result, SampleId, Selection};
 use feedstock_plan::{PackedSet, SampleSet};
@@ -170,32 +171,43 @@ impl Dataset {
     }
 
     /// Returns the selection as one SQL expression over this catalog: the filters, bounds of `sample_id` for `take` and
-    /// `skip`, and the ids of `select`; not weights. Selections of the parts of a mix or a concatenation apply in addition.
+    /// `skip`, and the ids of `select`; not weights. Columns have the names of this catalog, also in filters before `rename`.
+    /// Selections of the parts of a mix or a concatenation apply in addition.
     pub fn filter_sql(&self) -> Option<String> {
         let mut all: Option<String> = None;
-        let mut add = |sql: String| all = Some(all.take().map_or_else(|| sql.clone(), |all| and(&all, &sql)));
+        let add = |all: &mut Option<String>, sql: String| {
+            *all = Some(all.take().map_or_else(|| sql.clone(), |all| and(&all, &sql)));
+        };
         let mut is_cut = false;
         for step in self.steps.iter() {
             match step {
-                SelectionStep::Filter(sql) => add(sql.clone()),
+                SelectionStep::Filter(sql) => add(&mut all, sql.clone()),
                 SelectionStep::Take(_) | SelectionStep::Skip(_) => is_cut = true,
-                SelectionStep::Weights { .. } | SelectionStep::Balanced(_) => {}
+                SelectionStep::Rename(names) => all = all.map(|sql| renamed(&sql, names)),
+                SelectionStep::Weights { .. }
+                | SelectionStep::Balanced(_)
+                | SelectionStep::WithColumn { .. }
+                | SelectionStep::Join { .. } => {}
                 SelectionStep::Select(set) => {
                     let set = set.unpack(self.catalog().samples()).ok(); // it was unpacked before
                     let ids: Vec<String> =
                         set.iter().flat_map(SampleSet::ids).map(|id| id.to_string()).collect();
-                    add(format!("sample_id in ({})", ids.join(", ")));
+                    add(&mut all, format!("sample_id in ({})", ids.join(", ")));
                 }
             }
         }
         if let Some((first, last)) = self.selection().filter(|_| is_cut).and_then(Selection::bounds) {
-            add(format!("sample_id between {first} and {last}"));
+            add(&mut all, format!("sample_id between {first} and {last}"));
         }
         all
     }
 
-    /// Applies steps that were described.
-    pub(crate) async fn applied(mut self, steps: &[SelectionStep]) -> Result<Self> {
+    /// Applies steps that were described; `others` are the data sets of the joins among them.
+    ///
+    /// # Errors
+    /// As those of the steps; `BadConfig` if a join's other data set has other values than the one that was described.
+    pub(crate) async fn applied(mut self, steps: &[SelectionStep], others: &[Self]) -> Result<Self> {
+        let mut others = others.iter();
         for step in steps {
             self = match step {
                 SelectionStep::Filter(sql) => self.filter(sql).await?,
@@ -207,9 +219,23 @@ impl Dataset {
                 }
                 SelectionStep::Weights { weight, samples } => self.weights(weight, *samples).await?,
                 SelectionStep::Balanced(class) => self.balanced(class).await?,
+                SelectionStep::WithColumn { name, sql } => self.with_column(name, sql).await?,
+                SelectionStep::Rename(names) => {
+                    let names = names.iter().map(|(old, new)| (old.as_str(), new.as_str()));
+                    self.rename(&names.collect::<Vec<_>>())?
+                }
+                SelectionStep::Join { on, digest } => {
+                    let missing = || Error::config("join: the description lacks the other data set");
+                    let other = others.next().ok_or_else(missing)?;
+                    let on = on.iter().map(|(left, right)| (left.as_str(), right.as_str()));
+                    self.joined_with(other, &on.collect::<Vec<_>>(), Some(digest.as_str())).await?
+                }
             };
         }
-        Ok(self)
+        match others.next() {
+            None => Ok(self),
+            Some(_) => Err(Error::config("the description has more data sets to join than joins")),
+        }
     }
 
     /// Whether ids select its samples or those of a part. They name other samples when files are added or removed.

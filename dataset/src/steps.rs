@@ -1,14 +1,15 @@
-//! The steps by which users select samples, in the sequence of their calls.
+//! The steps by which users select samples and make columns, in the sequence of their calls.
 
 use feedstock_plan::{Cursor, PackedSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Maximum length of a selection in words, which cursors hold.
 const SHOWN_BYTES: usize = 200;
 
-/// One step of a selection: it keeps some of the samples that the steps before it keep.
+/// One step of a selection: it keeps some of the samples that the steps before it keep, or changes their columns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SelectionStep {
@@ -30,6 +31,23 @@ pub enum SelectionStep {
     /// All samples, those of each class drawn as often as the largest class has samples. The class is an SQL expression. It
     /// is the last step.
     Balanced(String),
+    /// A column is added, whose values are those of an SQL expression.
+    WithColumn {
+        /// The name of the column.
+        name: String,
+        /// The expression, over the columns that there are before this step.
+        sql: String,
+    },
+    /// Columns get other names: from old to new.
+    Rename(BTreeMap<String, String>),
+    /// Columns of another data set are added, where its keys are equal to keys of this one. The description has that data set
+    /// in [`DatasetSpec::joined`](crate::DatasetSpec::joined), in the sequence of these steps.
+    Join {
+        /// The columns of keys: here, and in the other data set.
+        on: Vec<(String, String)>,
+        /// A hash of the other data set's keys and of its values that are added.
+        digest: String,
+    },
 }
 
 impl SelectionStep {
@@ -41,6 +59,9 @@ impl SelectionStep {
             Self::Select(set) => json!({ "select": set.digest() }),
             Self::Weights { weight, samples } => json!({ "weights": weight, "samples": samples }),
             Self::Balanced(class) => json!({ "balanced": class }),
+            Self::WithColumn { name, sql } => json!({ "with_column": name, "sql": sql }),
+            Self::Rename(names) => json!({ "rename": names }),
+            Self::Join { on, digest } => json!({ "join": on, "digest": digest }),
         }
     }
 
@@ -53,6 +74,15 @@ impl SelectionStep {
             Self::Weights { weight, samples: None } => format!("weights({weight})"),
             Self::Weights { weight, samples: Some(samples) } => format!("weights({weight}, {samples})"),
             Self::Balanced(class) => format!("balanced({class})"),
+            Self::WithColumn { name, sql } => format!("with_column({name}, {sql})"),
+            Self::Rename(names) => {
+                let names: Vec<String> = names.iter().map(|(old, new)| format!("{old}: {new}")).collect();
+                format!("rename({})", names.join(", "))
+            }
+            Self::Join { on, digest } => {
+                let keys: Vec<&str> = on.iter().map(|(left, _)| left.as_str()).collect();
+                format!("join({}, {digest})", keys.join(", "))
+            }
         }
     }
 }
@@ -154,6 +184,14 @@ mod tests {
             text_after(Some("a".into()), &[SelectionStep::Take(1)]).unwrap(),
             r#"(a) AND ([{"take":1}])"#
         );
+        let steps = [
+            SelectionStep::WithColumn { name: "n".into(), sql: "length(t)".into() },
+            SelectionStep::Rename([("a".into(), "b".into())].into()),
+            SelectionStep::Join { on: vec![("id".into(), "key".into())], digest: "1f".into() },
+        ];
+        let expected = r#"[{"sql":"length(t)","with_column":"n"},{"rename":{"a":"b"}},{"digest":"1f","join":[["id","key"]]}]"#;
+        assert_eq!(text(&steps).unwrap(), expected);
+        assert_eq!(shown(&[], &steps).unwrap(), "with_column(n, length(t)).rename(a: b).join(id, 1f)");
     }
 
     #[test]
@@ -175,8 +213,15 @@ mod tests {
     #[test]
     fn steps_are_the_same_after_they_were_sent() {
         let set = PackedSet::of(&SampleSet::new([4, 1, 7].map(SampleId)).unwrap());
-        let steps =
-            vec![filter("a"), SelectionStep::Take(5), SelectionStep::Skip(1), SelectionStep::Select(set)];
+        let steps = vec![
+            filter("a"),
+            SelectionStep::Take(5),
+            SelectionStep::Skip(1),
+            SelectionStep::Select(set),
+            SelectionStep::WithColumn { name: "n".into(), sql: "length(t)".into() },
+            SelectionStep::Rename([("a".into(), "b".into())].into()),
+            SelectionStep::Join { on: vec![("id".into(), "key".into())], digest: "1f".into() },
+        ];
         let text = serde_json::to_string(&steps).unwrap();
         assert!(
             text.starts_with(r#"[{"filter":"a"},{"take":5},{"skip":1},{"select":{"samples":3,"ids":""#),

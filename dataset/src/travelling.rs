@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 impl Dataset {
     /// Stores a copy of its catalog in `folder`, local or in a bucket, from which other machines take it
-    /// ([`CatalogSource::Folder`]) instead of building it. Of a mix or a concatenation, those of all its parts. Blocks while it
-    /// writes.
+    /// ([`CatalogSource::Folder`]) instead of building it. Of a mix or a concatenation, those of all its parts, and with joins,
+    /// those of the other data sets. Blocks while it writes.
     ///
     /// ```
     /// use feedstock_dataset::{CatalogOptions, CatalogSource, CatalogStore, Dataset, OpenOptions};
@@ -43,7 +43,7 @@ impl Dataset {
     /// `BadConfig` if a catalog is not stored or is of copies of compressed archives, which only this machine has; storage's
     /// errors.
     pub async fn publish_catalog(&self, folder: &str) -> Result<()> {
-        for part in self.stored_parts() {
+        for part in self.all_stored() {
             let (opened, folder) = (part.opened.clone(), folder.to_owned());
             let published = self.io().run(async move {
                 let to = published(&folder, opened.published_as.as_deref().ok_or_else(not_stored)?)?;
@@ -56,12 +56,12 @@ impl Dataset {
         Ok(())
     }
 
-    /// Returns the stored catalogs of its parts, in the order of [`DatasetSpec::uris`](crate::DatasetSpec::uris); `None` for
+    /// Returns the stored catalogs of its parts and joins, in the order of [`DatasetSpec::uris`](crate::DatasetSpec::uris); `None` for
     /// those that are not stored.
     pub fn stored_catalogs(&self) -> Vec<Option<StoredCatalog>> {
         let stored =
             |part: &Self| stored_place(&part.opened).is_ok().then(|| StoredCatalog(part.opened.clone()));
-        self.stored_parts().into_iter().map(stored).collect()
+        self.all_stored().into_iter().map(stored).collect()
     }
 }
 

@@ -170,6 +170,23 @@ impl Dataset {
         Ok(Self(Own::new(call_long(py, move || dataset.balanced(&class))?)))
     }
 
+    fn with_column(&self, py: Python<'_>, name: String, sql: String) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Self(Own::new(call_long(py, move || dataset.with_column(&name, &sql))?)))
+    }
+
+    /// Renames columns: pairs of an old and a new name.
+    fn rename(&self, py: Python<'_>, names: Vec<(String, String)>) -> PyResult<Self> {
+        let dataset = self.0.get(py)?.clone();
+        Ok(Self(Own::new(call(py, || dataset.rename(&pairs(&names)))?)))
+    }
+
+    /// Joins columns of `other` by keys: pairs of a column here and one there.
+    fn join(&self, py: Python<'_>, other: PyRef<'_, Self>, on: Vec<(String, String)>) -> PyResult<Self> {
+        let (dataset, other) = (self.0.get(py)?.clone(), other.0.get(py)?.clone());
+        Ok(Self(Own::new(call_long(py, move || dataset.join(&other, &pairs(&on)))?)))
+    }
+
     /// Returns the parts of a split, in the sequence of `shares`.
     fn split_by(
         &self,
@@ -269,6 +286,10 @@ impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+fn pairs(names: &[(String, String)]) -> Vec<(&str, &str)> {
+    names.iter().map(|(one, other)| (one.as_str(), other.as_str())).collect()
 }
 
 /// Returns names and types of columns.

@@ -193,6 +193,33 @@ impl Dataset {
         Ok(Self(futures::executor::block_on(self.0.balanced(class))?))
     }
 
+    /// Adds a column of the values of an SQL expression, which later filters and batches have. Blocks while it evaluates the
+    /// expression for all samples. See [`feedstock_dataset::Dataset::with_column`].
+    ///
+    /// # Errors
+    /// `BadConfig` for a name that is taken, and for an expression that is not valid, depends on chance or the clock, or is
+    /// computed from many samples.
+    pub fn with_column(self, name: &str, sql: &str) -> Result<Self> {
+        Ok(Self(futures::executor::block_on(self.0.with_column(name, sql))?))
+    }
+
+    /// Gives columns other names: pairs of an old and a new one. See [`feedstock_dataset::Dataset::rename`].
+    ///
+    /// # Errors
+    /// `BadConfig` for a column that is unknown, and for a new name that another column has.
+    pub fn rename(self, names: &[(&str, &str)]) -> Result<Self> {
+        Ok(Self(self.0.rename(names)?))
+    }
+
+    /// Adds the metadata columns of `other` where its keys are equal to keys of this data set; null elsewhere. `on` are pairs of a
+    /// column here and one there. Blocks while it reads keys and columns. See [`feedstock_dataset::Dataset::join`].
+    ///
+    /// # Errors
+    /// `BadConfig` for a key that occurs twice in `other`, for keys of types that do not fit, and for a column that both have.
+    pub fn join(self, other: &Self, on: &[(&str, &str)]) -> Result<Self> {
+        Ok(Self(futures::executor::block_on(self.0.join(&other.0, on))?))
+    }
+
     /// Keeps only these columns in batches.
     ///
     /// # Errors

@@ -87,6 +87,40 @@ fn samples_are_skipped_and_taken_after_the_filter() {
 }
 
 #[test]
+fn columns_are_renamed_joined_and_added_before_the_filter() {
+    let place = with_images("folder");
+    let facts = |options: &[&str]| place.json(&[&["inspect", &data(&place)], options].concat()).remove(0);
+    let options =
+        ["--with-column", "twice=2 * label", "--with-column", "more=twice + 1", "--filter", "more < 4"];
+    assert_eq!(facts(&options)["selected"], 58);
+    let renamed = ["--filter", "target < 2", "--rename", "label=target", "--rename", "image=photo"];
+    let found = facts(&renamed);
+    assert_eq!(found["selected"], 58);
+    let columns: Vec<&str> =
+        found["columns"].as_array().unwrap().iter().map(|column| column["name"].as_str().unwrap()).collect();
+    assert!(columns.contains(&"target") && columns.contains(&"photo") && !columns.contains(&"label"));
+    // Each image is joined with itself, by the path.
+    let plain = facts(&[]);
+    let plain: Vec<&str> =
+        plain["columns"].as_array().unwrap().iter().map(|column| column["name"].as_str().unwrap()).collect();
+    let others = plain.iter().filter(|name| !["path", "image", "sample_id"].contains(name));
+    let others: Vec<String> = others.map(|name| format!("{name}=old_{name}")).collect();
+    let renames: Vec<&str> = others.iter().flat_map(|pair| ["--rename", pair]).collect();
+    let images = data(&place);
+    let join = ["--join", &images, "--on", "path", "--filter", "label = old_label"];
+    assert_eq!(facts(&[&renames[..], &join].concat())["selected"], SAMPLES);
+
+    let taken = place.complaint(2, &["inspect", &data(&place), "--with-column", "label=1"]);
+    assert!(taken.contains("--with-column: there is a column named label already"), "{taken}");
+    let unnamed = place.failure(2, &["inspect", &data(&place), "--with-column", "label"]);
+    assert!(unnamed.contains("it must be two texts with = between them"), "{unnamed}");
+    let alone = place.failure(2, &["inspect", &data(&place), "--join", &data(&place)]);
+    assert!(alone.contains("--on"), "{alone}");
+    let both = place.complaint(2, &["inspect", &data(&place), "--join", &data(&place), "--on", "path"]);
+    assert!(both.contains("both data sets have columns named"), "{both}");
+}
+
+#[test]
 fn inspect_and_plan_agree_on_how_well_an_order_shuffles() {
     let place = with_images("folder");
     let order = ["--seed", "7", "--window", "50", "--world-size", "2", "--batch-size", "12"];

@@ -9,6 +9,7 @@
 //! Many blocks are fetched at once, but only a few are decompressed and copied at a time
 //! ([`IoRuntime::making`](crate::IoRuntime)), which bounds the memory for it.
 
+mod derived;
 mod parts;
 mod reads;
 
@@ -25,6 +26,7 @@ use crate::{BlockId, DiskCache, Error, ErrorKind, Extent, Result, SampleId, Stor
 use arrow::array::ArrayRef;
 use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
+use derived::DerivedReader;
 use futures::future::BoxFuture;
 use parts::UnionReader;
 pub(crate) use reads::extent_reads;
@@ -66,6 +68,8 @@ struct Inner {
     schema: SchemaRef,
     /// Reads the parts of a mix.
     union: Option<UnionReader>,
+    /// Reads the catalog that this one is derived from.
+    derived: Option<DerivedReader>,
     sides: Sides,
 }
 
@@ -82,9 +86,16 @@ impl BlockReader {
         let cached = cache.is_some();
         let union = match &catalog.content {
             Content::Union(union) => Some(UnionReader::new(union, &columns, schema.clone(), cached)),
-            Content::Located(_) | Content::Units { .. } => None,
+            Content::Located(_) | Content::Units { .. } | Content::Derived(_) => None,
         };
-        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union, sides: Sides::default() }))
+        let derived = match &catalog.content {
+            Content::Derived(derived) => {
+                Some(DerivedReader::new(derived, &columns, schema.clone(), (storage.clone(), cache.clone())))
+            }
+            Content::Located(_) | Content::Units { .. } | Content::Union(_) => None,
+        };
+        let sides = Sides::default();
+        Self(Arc::new(Inner { catalog, storage, cache, columns, schema, union, derived, sides }))
     }
 
     /// Returns the columns of every block.
@@ -248,6 +259,9 @@ impl Inner {
         if let Some(union) = &self.union {
             return union.read((shard, unit, first_row), samples, next_use).await;
         }
+        if let Some(derived) = &self.derived {
+            return derived.read((shard, unit, first_row), samples, next_use).await;
+        }
         let reader = RangeReader { storage: self.storage.clone(), cache: self.cache.clone(), next_use };
         let catalog = &self.catalog;
         let (units, source_schema, mapping, added, parts) = match &catalog.content {
@@ -262,7 +276,9 @@ impl Inner {
             Content::Units { units, source_schema, mapping, added, parts } => {
                 (units, source_schema, mapping, added, parts)
             }
-            Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix is read through its parts")),
+            Content::Union(_) | Content::Derived(_) => {
+                return Err(Error::new(ErrorKind::Bug, "it is read through what it is made of"));
+            }
         };
         let unit = UnitRows {
             object: catalog.objects.get(shard as usize),

@@ -21,6 +21,9 @@ pub(crate) fn extent_reads(catalog: &Catalog, columns: &[usize], extent: Extent)
             let block = BlockId(extent.block.0 - part.first_block);
             return extent_reads(&part.stored.catalog, &own, Extent::new(block, samples));
         }
+        Content::Derived(derived) => {
+            return extent_reads(derived.base(), &derived.of_base(columns), extent);
+        }
     };
     ExtentReads { requests: u32::try_from(requests).unwrap_or(u32::MAX), bytes }
 }

@@ -20,6 +20,7 @@ impl Catalog {
             Content::Units { .. } if self.is_local() => Access::Samples,
             Content::Located(_) if self.has_an_object_for_each_sample() || self.is_local() => Access::Samples,
             Content::Located(_) | Content::Units { .. } => Access::Ranges,
+            Content::Derived(derived) => derived.base().access(),
             Content::Union(union) => {
                 let parts = union.parts().iter().map(|part| part.stored.catalog.access());
                 match parts.min() {
@@ -60,6 +61,7 @@ impl Catalog {
                         .to_owned()
                 }))
             }
+            Content::Derived(derived) => derived.base().why_blocks(is_filtered),
             Content::Units { .. } | Content::Located(_) | Content::Union(_) => None,
         }
     }
@@ -73,6 +75,7 @@ impl Catalog {
             Content::Union(union) => {
                 union.parts().iter().all(|part| part.stored.catalog.is_cheap_to_read_again())
             }
+            Content::Derived(derived) => derived.base().is_cheap_to_read_again(),
         }
     }
 

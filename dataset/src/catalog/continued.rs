@@ -32,6 +32,7 @@ impl Catalog {
                 let part = &union.parts()[union.part_of(sample)]; // of both blocks: they are in one object
                 part.stored.catalog.is_continued(BlockId(block.0 - part.first_block))
             }
+            Content::Derived(derived) => derived.base().is_continued(block),
         }
     }
 

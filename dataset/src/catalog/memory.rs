@@ -37,6 +37,9 @@ impl Catalog {
                 table.payload_bytes(sample.0).saturating_add(VIEW_BYTES * self.payload.len() as u64)
             }
             Content::Union(union) => union.sample_memory_bytes(sample),
+            Content::Derived(derived) => {
+                derived.base().sample_memory_bytes(sample).saturating_add(derived.bytes_per_row())
+            }
             Content::Units { .. } => {
                 let row = self.blocks.row(self.block_of(sample));
                 row.memory.div_ceil(u64::from(row.samples).max(1))
@@ -71,6 +74,7 @@ impl Catalog {
         match &self.content {
             Content::Located(_) => bytes,
             Content::Units { .. } | Content::Union(_) => bytes.saturating_add(memory),
+            Content::Derived(derived) => derived.base().making(bytes, memory),
         }
     }
 }

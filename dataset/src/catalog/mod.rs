@@ -16,6 +16,7 @@ mod added;
 mod blocks;
 pub(crate) mod columns;
 mod continued;
+mod derived;
 mod etags;
 mod layout;
 mod memory;
@@ -33,6 +34,7 @@ mod unsupported;
 pub use access::MAX_PAGE_BYTES;
 pub(crate) use added::{Added, FoundIn};
 pub(crate) use blocks::{BlockRow, BlockTable, BlockTableBuilder, VIEW_BYTES, column};
+pub(crate) use derived::{ColumnValues, Derived, DerivedColumn};
 pub use layout::Layout;
 pub(crate) use memory::Counted;
 pub(crate) use names::{CLASS_NAMES_KEY, DURATION, SAMPLE_ID};
@@ -111,6 +113,8 @@ pub(crate) enum Content {
     },
     /// The catalogs of the parts of a mix.
     Union(Arc<Union>),
+    /// Another catalog, with other columns.
+    Derived(Derived),
 }
 
 /// The objects, blocks and columns of one data set. Immutable; shared by everything that reads it.
@@ -296,6 +300,7 @@ impl Catalog {
         match &self.content {
             Content::Located(table) => table.describe(sample.0, &self.objects),
             Content::Union(union) => union.describe_sample(sample),
+            Content::Derived(derived) => derived.base().describe_sample(sample),
             Content::Units { .. } => {
                 let shard = self.blocks.row(block).shard;
                 let row = sample.0 - self.blocks.first_sample_of_shard(shard);
@@ -313,6 +318,7 @@ impl Catalog {
         match &self.content {
             Content::Located(table) => self.objects.get(table.object_of(sample.0)).uri,
             Content::Union(union) => union.sample_uri(sample),
+            Content::Derived(derived) => derived.base().sample_uri(sample),
             Content::Units { .. } => {
                 self.objects.get(self.blocks.row(self.block_of(sample)).shard as usize).uri
             }
@@ -343,6 +349,7 @@ impl Catalog {
                 format!("block {block} ({name} rows {}..{})", range.start - first, range.end - first)
             }
             Content::Union(union) => union.describe_block(block, range.start),
+            Content::Derived(derived) => derived.base().describe_block(block),
         }
     }
 }

@@ -13,6 +13,9 @@ impl Catalog {
         if let Content::Union(union) = &self.content {
             return union.proves_nulls(column, kept);
         }
+        if let Content::Derived(derived) = &self.content {
+            return self.schema.index_of(column).is_ok_and(|at| derived.proves_nulls(at, kept));
+        }
         if kept.is_some_and(|kept| kept.count_set_bits() < kept.len()) {
             return false;
         }
@@ -25,7 +28,7 @@ impl Catalog {
                 Content::Units { added: Some(added), .. } => {
                     has_nulls(added.rows().column_by_name(column).map(AsRef::as_ref))
                 }
-                Content::Units { added: None, .. } | Content::Union(_) => false,
+                Content::Units { added: None, .. } | Content::Union(_) | Content::Derived(_) => false,
             }
     }
 }

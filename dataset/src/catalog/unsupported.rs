@@ -104,6 +104,9 @@ impl Catalog {
 
     /// Returns the audio clips whose codecs are not decoded, with the sample ids of this catalog.
     pub(crate) fn unsupported_audio(&self) -> Vec<UnsupportedAudio> {
+        if let Content::Derived(derived) = &self.content {
+            return self.renamed_audio(derived);
+        }
         let Content::Union(union) = &self.content else { return self.unsupported.clone() };
         let of_parts = union.parts().iter().flat_map(|part| {
             let mut found = part.stored.catalog.unsupported_audio();

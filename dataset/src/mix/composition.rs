@@ -82,7 +82,8 @@ impl Dataset {
     /// Opens `parts` as one data set; `what` it is ("mix", "concatenation") is named in errors.
     ///
     /// # Errors
-    /// `BadConfig` for parts of the same name, a part with weights, and for columns of the same name whose types do not fit.
+    /// `BadConfig` for parts of the same name, a part with weights, a concatenation with other columns than its parts', and
+    /// for columns of the same name whose types do not fit.
     pub(crate) fn joined(
         what: &str,
         parts: &[&Self],
@@ -94,6 +95,13 @@ impl Dataset {
             return Err(Error::config(format!(
                 "{}: a data set with weights cannot be part of a {what}; concatenate first, then call weights or balanced",
                 weighted.part_name()
+            )));
+        }
+        if let Some(derived) = parts.iter().find(|part| part.catalog().is_derived_union()) {
+            return Err(Error::config(format!(
+                "{}: a concatenation with with_column, rename or join cannot be part of a {what}; call them on its parts, or \
+                 on the {what}",
+                derived.part_name()
             )));
         }
         let inputs: Vec<Vec<UnionInput>> = parts.iter().map(|part| part.stored()).collect();
@@ -126,7 +134,8 @@ impl Dataset {
             source,
             place_hash,
         });
-        Ok(Self { opened, selection, steps: Arc::default(), columns, name: None, composition })
+        let (steps, others) = (Arc::default(), Arc::default());
+        Ok(Self { opened, selection, steps, others, columns, name: None, composition })
     }
 }
 

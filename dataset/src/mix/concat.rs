@@ -77,6 +77,7 @@ impl Dataset {
                 source: SourceSpec::Concat { parts },
                 filter: None,
                 steps,
+                joined: _, // by steps
                 columns: None,
                 name: None,
             } if steps.is_empty() => parts,

@@ -92,6 +92,7 @@ fn id(what: &str, count: usize) -> Result<u32> {
 fn units_of(catalog: &Catalog) -> usize {
     match &catalog.content {
         Content::Units { units, .. } => units.len(),
+        Content::Derived(derived) => units_of(derived.base()),
         Content::Located(_) | Content::Union(_) => 1,
     }
 }

@@ -256,7 +256,7 @@ async fn build(
     }
     let blocks = match &draft.content {
         Content::Located(_) => draft.blocks.with_memory_per_sample(VIEW_BYTES * draft.payload.len() as u64),
-        Content::Units { .. } | Content::Union(_) => draft.blocks,
+        Content::Units { .. } | Content::Union(_) | Content::Derived(_) => draft.blocks,
     };
     let catalog = Catalog {
         uri,

@@ -42,7 +42,7 @@ pub(super) async fn with_codecs(
             catalog = Catalog::only_owner(whole)?;
             found
         }
-        (None, Some(_), Content::Union(_)) => Vec::new(), // its parts have theirs
+        (None, Some(_), Content::Union(_) | Content::Derived(_)) => Vec::new(), // what they are made of has theirs
     };
     let notes: Vec<String> = found.iter().map(|codec| codec.describe(&catalog)).collect();
     catalog.notes.extend(notes);

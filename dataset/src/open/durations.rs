@@ -51,7 +51,7 @@ pub(crate) fn are_current(catalog: &Catalog, options: &OpenOptions) -> bool {
             Content::Located(_) => catalog.audio.is_empty() || !has_seconds(catalog),
             // All of the audio would be read again, for AAC of one encoder that such shards hardly ever have.
             Content::Units { .. } => true,
-            Content::Union(_) => true,
+            Content::Union(_) | Content::Derived(_) => true,
         },
     }
 }
@@ -96,7 +96,9 @@ pub(crate) async fn with_durations(
             Some(known) => Some(known),
             None => return Ok((catalog, None)),
         },
-        (Some(_), Content::Units { .. } | Content::Union(_)) => return Ok((catalog, None)),
+        (Some(_), Content::Units { .. } | Content::Union(_) | Content::Derived(_)) => {
+            return Ok((catalog, None));
+        }
     };
     let (seconds, unsupported) = match &catalog.content {
         Content::Located(table) => of_located(&catalog, table, known.as_ref(), probe, with).await?,
@@ -107,7 +109,7 @@ pub(crate) async fn with_durations(
             catalog = Catalog::only_owner(whole)?;
             found
         }
-        Content::Union(_) => return Ok((catalog, None)), // its parts have theirs
+        Content::Union(_) | Content::Derived(_) => return Ok((catalog, None)), // what they are made of has theirs
     };
     catalog.probed = Probed::By(probe.version);
     // With several columns of audio, a run may decode another audio clip of the sample than the one that was read.
@@ -173,7 +175,9 @@ fn add(catalog: &mut Catalog, seconds: Float64Array) -> Result<()> {
     match &mut catalog.content {
         Content::Located(table) => *table = table.with_column(DURATION, &seconds)?,
         Content::Units { added, .. } => *added = Some(column),
-        Content::Union(_) => return Err(Error::new(ErrorKind::Bug, "a mix has its parts' columns")),
+        Content::Union(_) | Content::Derived(_) => {
+            return Err(Error::new(ErrorKind::Bug, "only a stored catalog gets durations"));
+        }
     }
     Ok(())
 }

@@ -20,6 +20,9 @@ pub struct DatasetSpec {
     /// What selects samples after the filter, in sequence; if not empty, filters are here too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<SelectionStep>,
+    /// The other data sets of the joins among the steps, in their sequence.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined: Vec<DatasetSpec>,
     /// The chosen columns; `None` for all.
     pub columns: Option<Vec<String>>,
     /// Its name in a mix or a concatenation.
@@ -106,13 +109,15 @@ impl DatasetSpec {
         self.sources().into_iter().filter_map(SourceSpec::uri).collect()
     }
 
-    /// Returns the data sets at one URI that it consists of.
+    /// Returns the data sets at one URI that it consists of, then those of its joins.
     pub fn sources(&self) -> Vec<&SourceSpec> {
-        match &self.source {
+        let mut sources: Vec<&SourceSpec> = match &self.source {
             SourceSpec::Uri { .. } => vec![&self.source],
             SourceSpec::Mix { parts, .. } => parts.iter().flat_map(|(part, _)| part.sources()).collect(),
             SourceSpec::Concat { parts } => parts.iter().flat_map(Self::sources).collect(),
-        }
+        };
+        sources.extend(self.joined.iter().flat_map(Self::sources));
+        sources
     }
 }
 

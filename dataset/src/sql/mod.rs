@@ -3,10 +3,12 @@
 //! A filter is evaluated once, when it is applied, into one bit for each sample: what a plan needs.
 
 pub(crate) mod labels;
+pub(crate) mod names;
 pub(crate) mod per_sample;
 mod scan;
 mod split;
 mod table;
+pub(crate) mod values;
 
 pub(crate) use self::split::SPLIT;
 use crate::catalog::SAMPLE_ID;

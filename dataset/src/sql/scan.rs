@@ -1,6 +1,6 @@
 //! Runs a scan of the catalog: reads runs of blocks, returns record batches with sample ids.
 
-use crate::catalog::{Content, SAMPLE_ID};
+use crate::catalog::{Catalog, Content, SAMPLE_ID};
 use crate::format::parquet::read::parse_unit;
 use crate::open::Opened;
 use crate::{BlockId, BlockReader, Error};
@@ -108,17 +108,22 @@ impl Scan {
 
     /// Whether the statistics of its row group prove that no row passes.
     async fn excluded(&self, run: &Run) -> Result<bool> {
+        let catalog = &self.opened.catalog;
         let (Some(pruning), Content::Units { units, source_schema, .. }) =
-            (&self.pruning, &self.opened.catalog.content)
+            (&self.pruning, &catalog.base().content)
         else {
             return Ok(false);
         };
-        let unit = self.opened.catalog.blocks.row(BlockId(run.blocks.start)).unit;
+        let unit = catalog.blocks.row(BlockId(run.blocks.start)).unit;
         let (units, storage) = (units.clone(), self.opened.storage.clone());
         let footer = self.opened.storage.io().run(async move { units.read(unit, &storage).await });
         let metadata = parse_unit(&footer.await.map_err(external)?).map_err(external)?;
-        let statistics =
-            UnitStatistics { metadata: &metadata, schema: source_schema, samples: self.samples(run) };
+        let statistics = UnitStatistics {
+            catalog,
+            metadata: &metadata,
+            schema: source_schema,
+            samples: self.samples(run),
+        };
         let may_match = pruning.prune(&statistics)?;
         Ok(may_match.first() == Some(&false))
     }
@@ -130,6 +135,8 @@ fn external(error: Error) -> DataFusionError {
 
 /// The statistics of one row group, and the sample ids of a run in it.
 struct UnitStatistics<'a> {
+    /// Has the names that the query uses; files may have others.
+    catalog: &'a Catalog,
     metadata: &'a ParquetMetaData,
     schema: &'a SchemaRef,
     samples: Range<u64>,
@@ -138,7 +145,8 @@ struct UnitStatistics<'a> {
 impl UnitStatistics<'_> {
     fn converter<'a>(&'a self, column: &'a Column) -> Option<StatisticsConverter<'a>> {
         let descr = self.metadata.file_metadata().schema_descr();
-        StatisticsConverter::try_new(column.name(), self.schema, descr).ok()
+        let name = self.catalog.stored_name(column.name())?;
+        StatisticsConverter::try_new(name, self.schema, descr).ok()
     }
 
     fn sample_id(&self, column: &Column, id: u64) -> Option<ArrayRef> {

@@ -127,6 +127,7 @@ pub(super) fn metadata_runs(catalog: &Catalog) -> Vec<Run> {
                 runs.extend(own.map(|run| Run { blocks: run.blocks.start + first..run.blocks.end + first }));
             }
         }
+        Content::Derived(derived) => runs = metadata_runs(derived.base()),
     }
     runs
 }

@@ -89,7 +89,7 @@ pub(crate) async fn identity(
                 hash.write_u64(format::of(layout).unit_digest(&unit)?);
             }
         }
-        Content::Union(_) => {} // made of identities: `joined`
+        Content::Union(_) | Content::Derived(_) => {} // made of identities: `joined`, or has its base's
     }
     Ok(hash.finish())
 }

@@ -285,7 +285,7 @@ async fn with_memory(
             let known = format::of(layout).memory_of_stored(blocks, units, mapping, storage);
             known.await.map_err(|e| e.to_string())?
         }
-        Content::Union(_) => None,
+        Content::Union(_) | Content::Derived(_) => None,
     };
     known.ok_or_else(|| {
         "an older release stored it, without the memory that its compressed blocks take".into()

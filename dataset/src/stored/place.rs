@@ -1,6 +1,7 @@
 //! Where one catalog is stored.
 
 /// The folder of one stored catalog.
+#[derive(Clone)]
 pub(crate) struct Place {
     folder: String,
     cache: bool,

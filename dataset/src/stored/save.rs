@@ -51,8 +51,8 @@ fn encode(catalog: &Catalog) -> Result<Encoded<'_>> {
                 tables.push(("units", bytes.clone()));
             }
         }
-        Content::Union(_) => {
-            return Err(Error::new(ErrorKind::Bug, "a mix consists of stored catalogs and is not stored"));
+        Content::Union(_) | Content::Derived(_) => {
+            return Err(Error::new(ErrorKind::Bug, "what is made of stored catalogs is not stored"));
         }
     }
     Ok(Encoded { tables, key, lists })

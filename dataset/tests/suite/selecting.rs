@@ -51,7 +51,7 @@ async fn random_steps(all: &Dataset, rng: &mut Xoshiro256PlusPlus) -> (Dataset, 
 }
 
 /// Returns the samples of each step of an epoch, over all ranks, from a position on.
-fn steps(plan: &Plan, world_size: u32, from: u64) -> Vec<BTreeSet<u64>> {
+pub(crate) fn steps(plan: &Plan, world_size: u32, from: u64) -> Vec<BTreeSet<u64>> {
     let mut all: Vec<BTreeSet<u64>> = Vec::new();
     for rank in 0..world_size {
         let shape =

@@ -1,4 +1,4 @@
-"""Selecting samples of a data set, and drawing them by weight."""
+"""Selecting samples of a data set, drawing them by weight, and making columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Selecting:
-    """The part of a data set that selects its samples."""
+    """The part of a data set that selects its samples and makes columns."""
 
     _native: _feedstock.Dataset
 
@@ -168,3 +168,88 @@ class Selecting:
             ConfigError: The class of a sample is null (the message names it), or the data set is a mix.
         """
         return self._made(self._native.balanced(text("column", column)), ("balanced", self, column))
+
+    def with_column(self, name: str, sql: str) -> Self:
+        """Adds a column whose values are those of an SQL expression over the catalog's columns.
+
+        Later calls (``filter``, ``split_by``, ``weights``, ``join``), ``sql`` and ``bucket_by`` can use it, and
+        batches have it. The expression is evaluated once for each sample, now and whenever a process opens the data
+        set: integers take 8 bytes a sample in memory. An expression over encoded samples, such as
+        ``"image_width(image)"``, reads all of them.
+
+        Args:
+            name: The column's name. No column has it yet.
+            sql: For example ``"length(sentence)"`` or ``"case when duration > 10 then 'long' else 'short' end"``. Names
+                without quotation marks are read in lower case.
+
+        Raises:
+            ConfigError: The name is taken, or the expression is not valid, has a query, an aggregate or a window
+                function, or depends on chance or the clock (``random()``, ``now()``).
+
+        Example:
+            >>> data = fs.Dataset(images).with_column("twice", "2 * label")
+            >>> len(data.filter("twice = label + label")), data.schema["twice"]
+            (8, 'Int64')
+        """
+        name, sql = text("name", name), text("sql", sql)
+        return self._made(self._native.with_column(name, sql), ("with_column", self, name, sql))
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """Gives columns other names, all at once; columns of encoded samples, too.
+
+        Earlier filters keep their effect. Later expressions, ``map`` and batches use the new names.
+
+        Args:
+            names: The new name of each column, by its old name.
+
+        Raises:
+            ConfigError: No names, an unknown column, or a new name that another column has.
+
+        Example:
+            >>> data = fs.Dataset(images).rename({"image": "photo", "label": "target"})
+            >>> "photo" in data.schema, "image" in data.schema
+            (True, False)
+        """
+        if not isinstance(names, Mapping):
+            raise ConfigError(f"names must be a dict of new names by old names; got {names!r}")
+        pairs = [
+            (text("a name in names", old), text(f"the name of {old!r}", new)) for old, new in names.items()
+        ]
+        return self._made(self._native.rename(pairs), ("rename", self, dict(pairs)))
+
+    def join(self, other: Selecting, on: str | Mapping[str, str]) -> Self:
+        """Adds the metadata columns of another data set where its keys are equal to keys of this one (a left join).
+
+        Like ``pandas.merge(how="left", validate="many_to_one")``. No sample is left out or repeated: one whose key is
+        not in ``other``, or is null, has None in the new columns. They are the chosen columns of ``other`` except its
+        keys and its encoded samples. Selections of ``other`` apply. Keys and columns are read now, and whenever a
+        process opens the data set; a worker for which ``other`` has other values is refused.
+
+        Args:
+            other: A data set in any layout, such as a Parquet file of ratings.
+            on: The column of keys, if both data sets have the same name for it, else ``{"here": "there"}``; several
+                pairs are compared together. Keys are texts, integers or flags.
+
+        Raises:
+            ConfigError: A key occurs twice in ``other`` (the message names it), types of keys differ, or both data sets
+                have a column of the same name (``rename`` it in one of them).
+
+        Example:
+            >>> data = fs.Dataset(images)
+            >>> facts = data.take(3).with_column("half", "label / 2").columns(["image_path", "half"])
+            >>> joined = data.join(facts, on="image_path")
+            >>> len(joined), len(joined.filter("half is null"))
+            (8, 5)
+        """
+        if not isinstance(other, Selecting):
+            raise ConfigError(f"other must be a data set; got {type(other).__name__}")
+        if isinstance(on, str):
+            keys = [(on, on)]
+        elif isinstance(on, Mapping):
+            keys = [
+                (text("a name in on", here), text(f"the key for {here!r}", there))
+                for here, there in on.items()
+            ]
+        else:
+            raise ConfigError(f"on must be the name of a column or a dict of names; got {on!r}")
+        return self._made(self._native.join(other._native, keys), ("join", self, other, dict(keys)))

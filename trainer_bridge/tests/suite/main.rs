@@ -6,6 +6,7 @@ mod bad_clips;
 mod bad_input;
 mod cache_blocks;
 mod common;
+mod deriving;
 mod exactly_once;
 mod faults_s3;
 mod faulty_ops;

@@ -35,6 +35,10 @@ async fn they_are_named_where_the_data_set_states_its_durations() {
     assert_eq!((asked, counts(&dataset.unsupported_audio())), (40, vec![("audio", 20, None, 20)]));
     let few = dataset.filter("duration IN (0, 2, 39)").await.unwrap();
     assert_eq!(counts(&few.unsupported_audio()), [("audio", 20, None, 1)]);
+    let swapped = few.clone().rename(&[("audio", "duration"), ("duration", "audio")]).unwrap();
+    let swapped = swapped.with_column("first", "1").await.unwrap();
+    assert_eq!(counts(&swapped.unsupported_audio()), [("duration", 20, None, 1)]);
+    assert_eq!(swapped.catalog().audio_columns(), ["duration"]);
     assert!(few.filter("duration < 39").await.unwrap().unsupported_audio().is_empty());
 }
 

@@ -70,7 +70,14 @@ pub(super) fn spec() -> RecipeSpec {
         bad_shards: BadShards::Raise,
         tar_headers: TarHeaders::Open,
     };
-    let dataset = DatasetSpec { source, filter: None, steps: Vec::new(), columns: None, name: None };
+    let dataset = DatasetSpec {
+        source,
+        filter: None,
+        steps: Vec::new(),
+        joined: Vec::new(),
+        columns: None,
+        name: None,
+    };
     RecipeSpec {
         dataset,
         maps: Vec::new(),
