@@ -64,7 +64,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.SyncBatchNorm.convert_sync_batchnorm(network(options)) if options.real else network(options)
     model = DistributedDataParallel(model.to(device))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-4)
     while (epoch := loader.epoch) < options.epochs:
         sums = torch.zeros(3, device=device)
         for batch in loader:

@@ -113,4 +113,4 @@ def test_simclr() -> None:
     assert [words[1] for words in ends] == ["0:", "1:", "2:"], lines
     assert float(ends[2][3]) < float(ends[0][3]), lines
     # 2 ranks of 16 images: one of 63 other views is the partner.
-    assert float(ends[2][4]) > 5 / 63, lines
+    assert float(ends[2][4]) > 2 / 63, lines

@@ -191,7 +191,7 @@ def test_a_bad_image_is_one_bad_sample(tmp_path: Path) -> None:
     assert loader.skip_report()["count"] == 1
     small = fs.views({"large": fs.random_crop(120), "small": fs.random_resized_crop(8)})
     with pytest.raises(fs.SampleError, match="view 'large': "):
-        list(fs.Dataset(tmp_path, filter="id = 0").map("image", WHOLE, small).batch(1).loader())
+        list(fs.Dataset(tmp_path).filter("id = 0").map("image", WHOLE, small).batch(1).loader())
 
 
 def test_shapes_are_described_and_shown(data: Path) -> None:
