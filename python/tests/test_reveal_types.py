@@ -43,7 +43,7 @@ reveal_type(fs.Dataset("x")[0])  # dict[str, Any]
 reveal_type(pipeline.loader().where(3)[0].step)  # int
 given(pipeline.loader(), pipeline)
 reveal_type(fs.from_items([1]).batch(1).loader(output="numpy"))  # Loader[dict[str, Any]]
-reveal_type(fs.from_torch([1]).shuffle(seed=1).batch(1).loader(output="numpy"))  # Loader[Any]
+reveal_type(fs.from_torch([1]).shuffle(seed=1).batch(1).loader(output="numpy"))  # Loader[ItemBatch]
 pipeline.loader(otput="numpy")  # error
 pipeline.loader(output="nmpy")  # error
 """

@@ -51,7 +51,7 @@ class Items:
     def __init__(self, dataset: Any, columns: Sequence[str] | None) -> None:
         self.dataset = dataset
         self._columns = columns
-        self._found: list[Any] | None = None  # augmentations with generators of their own
+        self._found: list[Any] | None = None  # augmentations with separate generators
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_found": None}

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,6 +34,14 @@ log = logging.getLogger("feedstock")
 _ROWS = 65_536
 
 
+class ItemBatch(Protocol):
+    """A batch in the structure of the items, for type checkers: a tuple or a dict."""
+
+    def __getitem__(self, key: Any) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
 class MapStyle(Dataset):
     """A data set of indexes, whose pipelines begin with the function that makes the items."""
 
@@ -45,11 +53,11 @@ class MapStyle(Dataset):
 
     if TYPE_CHECKING:  # batches have the structure of the items
 
-        def shuffle(self, *args: Any, **keywords: Any) -> Pipeline[Any]: ...
+        def shuffle(self, *args: Any, **keywords: Any) -> Pipeline[ItemBatch]: ...  # type: ignore[override]
 
-        def batch(self, *args: Any, **keywords: Any) -> Pipeline[Any]: ...
+        def batch(self, *args: Any, **keywords: Any) -> Pipeline[ItemBatch]: ...  # type: ignore[override]
 
-        def pipeline(self) -> Pipeline[Any]: ...
+        def pipeline(self) -> Pipeline[ItemBatch]: ...  # type: ignore[override]
 
     def columns(self, names: Sequence[str]) -> Dataset:
         """Raises ConfigError: the data set itself chooses what its items have."""
