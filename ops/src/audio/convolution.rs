@@ -36,7 +36,7 @@ pub(crate) struct Convolver {
 pub(crate) struct ConvolutionScratch {
     /// Spectra of the response's parts.
     response: Vec<Complex<f32>>,
-    /// Spectra of the last blocks, as many as the response has parts.
+    /// Spectra of the last blocks, one for each part of the response.
     blocks: Vec<Complex<f32>>,
     sum: Vec<Complex<f32>>,
     fft: Vec<Complex<f32>>,
