@@ -97,7 +97,9 @@ fn one_worker_keeps_columns_of_equal_names_apart() {
 fn a_run_resumes_and_a_worker_with_another_other_side_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (images, facts) = (dir.path().join("images"), dir.path().join("facts"));
-    [&images, &facts].map(|folder| std::fs::create_dir(folder).unwrap());
+    for folder in [&images, &facts] {
+        std::fs::create_dir(folder).unwrap();
+    }
     synth(&images, SAMPLES);
     synth(&facts, 40);
     let join = || {
