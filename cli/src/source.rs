@@ -8,6 +8,7 @@ use feedstock_dataset::{
     BadShards, CatalogCheck, CatalogOptions, CatalogSource, CatalogStore, Dataset, Layout, OpenOptions,
     Shuffle, TarHeaders,
 };
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ pub(crate) struct SourceArgs {
 #[derive(Args, Debug, Clone)]
 pub(crate) struct OpenArgs {
     /// The layout [default: detected]: parquet, folder, webdataset, ilsvrc, ipc, manifest, common_voice,
-    /// common_voice_tar, common_voice_hf.
+    /// common_voice_tar, common_voice_hf, pair (with --pair), coco (with --annotations).
     #[arg(long)]
     layout: Option<Layout>,
     /// What to do with a shard whose footer or headers are damaged, or whose schema differs from that of most shards:
@@ -35,6 +36,13 @@ pub(crate) struct OpenArgs {
     /// needs an index of offsets (x.tar.idx) for each tar, and opens many TB in seconds.
     #[arg(long, value_name = "WHEN", default_value = "open")]
     tar_headers: TarHeaders,
+    /// Files that belong together by their names, once for each column: --pair image=images/{}.jpg --pair mask=masks/{}.png.
+    /// Patterns are relative to the URI; {} is the key of a sample.
+    #[arg(long, value_name = "COLUMN=PATTERN", value_parser = column_and_pattern)]
+    pair: Vec<(String, String)>,
+    /// A file of annotations in COCO's format for the images at the URI: a URI, or a path relative to the data set's folder.
+    #[arg(long, value_name = "JSON", conflicts_with = "pair")]
+    annotations: Option<String>,
     /// The split, if the URI has several: train, dev, test, validated …
     #[arg(long)]
     split: Option<String>,
@@ -65,6 +73,13 @@ pub(crate) struct OpenArgs {
     /// Target size of a block in encoded bytes. Another size changes the order [default: 4 MiB].
     #[arg(long, value_name = "BYTES")]
     block_bytes: Option<u64>,
+}
+
+/// Reads `COLUMN=PATTERN`.
+fn column_and_pattern(text: &str) -> Result<(String, String), String> {
+    let (column, pattern) =
+        text.split_once('=').ok_or("it must be COLUMN=PATTERN, such as image=images/{}.jpg")?;
+    Ok((column.to_owned(), pattern.to_owned()))
 }
 
 /// Where catalogs are stored.
@@ -119,6 +134,17 @@ impl OpenArgs {
         self.catalog.store()
     }
 
+    /// Returns the patterns by column.
+    fn pair(&self) -> Outcome<BTreeMap<String, String>> {
+        let mut pair = BTreeMap::new();
+        for (column, pattern) in &self.pair {
+            if pair.insert(column.clone(), pattern.clone()).is_some() {
+                return Err(Failure::config(format!("--pair has the column {column} twice")));
+            }
+        }
+        Ok(pair)
+    }
+
     /// Opens the data set at `uri` and selects samples. With `rebuild`, the catalog is built from the objects, even if a
     /// stored one is current.
     pub(crate) fn open(&self, uri: &str, common: &Common, rebuild: bool) -> Outcome<Dataset> {
@@ -128,6 +154,8 @@ impl OpenArgs {
             split: self.split.clone(),
             bad_shards: self.bad_shards,
             tar_headers: self.tar_headers,
+            pair: self.pair()?,
+            annotations: self.annotations.clone(),
             ..self.options(common, &reporter, rebuild)
         };
         if let Some(block_bytes) = self.block_bytes {

@@ -110,7 +110,7 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub async fn open_with(uri: &str, options: OpenOptions) -> Result<Self> {
+    pub async fn open_with(uri: &str, mut options: OpenOptions) -> Result<Self> {
         if options.block_bytes < MIN_BLOCK_BYTES {
             return Err(Error::config(format!(
                 "block_bytes must be at least {MIN_BLOCK_BYTES}; got {}",
@@ -125,6 +125,7 @@ impl Dataset {
             let uri = storage.keep_credentials(&resolved);
             (resolved, uri)
         };
+        options.settle(&uri)?;
         options.make_private_folders();
         io.run(async move {
             let stored_at = place_of(&uri, &options)?;

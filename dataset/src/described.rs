@@ -40,7 +40,7 @@ impl DatasetSpec {
     /// # Errors
     /// As [`Dataset::open_with`], [`Dataset::mix`], [`Dataset::concat`], [`Dataset::filter`] and the other steps.
     pub async fn open(&self, options: &(dyn Fn() -> OpenOptions + Sync)) -> Result<Dataset> {
-        let stored = self.uris().len();
+        let stored = self.sources().len();
         if stored > PARTS_MAX {
             return Err(Error::config(format!(
                 "the description names {stored} data sets; it may name at most {PARTS_MAX}"
@@ -83,7 +83,17 @@ impl DatasetSpec {
 impl SourceSpec {
     /// Returns options with those that the order depends on, which a description holds.
     pub(crate) fn options_with(&self, own: OpenOptions) -> OpenOptions {
-        let Self::Uri { uri: _, layout, split, durations, block_bytes, bad_shards, tar_headers } = self
+        let Self::Uri {
+            uri: _,
+            layout,
+            split,
+            durations,
+            block_bytes,
+            bad_shards,
+            tar_headers,
+            pair,
+            annotations,
+        } = self
         else {
             return own;
         };
@@ -94,6 +104,8 @@ impl SourceSpec {
             block_bytes: *block_bytes,
             bad_shards: *bad_shards,
             tar_headers: *tar_headers,
+            pair: pair.clone(),
+            annotations: annotations.clone(),
             ..own
         }
     }

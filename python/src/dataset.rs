@@ -16,6 +16,7 @@ use feedstock::storage::DiskCacheOptions;
 use feedstock::{BatchSize, OpenOptions, SampleId};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ where
 impl Dataset {
     /// Opens `uri`; `progress(stage, done, total)` is called from another thread while the catalog is built.
     #[staticmethod]
-    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, catalogs_from, check, rebuild, disk_cache, block_bytes, bad_shards, tar_headers, progress))]
+    #[pyo3(signature = (uri, *, layout, split, durations, storage, catalog, catalogs_from, check, rebuild, disk_cache, block_bytes, bad_shards, tar_headers, pair, annotations, progress))]
     #[expect(clippy::too_many_arguments, reason = "all by name, from one place: feedstock/_dataset.py")]
     fn open(
         py: Python<'_>,
@@ -59,12 +60,16 @@ impl Dataset {
         block_bytes: Option<u64>,
         bad_shards: &str,
         tar_headers: &str,
+        pair: BTreeMap<String, String>,
+        annotations: Option<String>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let mut options = OpenOptions {
             storage: self::storage(storage)?,
             layout: text(py, "layout", layout)?,
             split,
+            pair,
+            annotations,
             disk_cache: disk_cache.map(|(folder, bytes)| DiskCacheOptions::new(folder, bytes)),
             functions: feedstock::catalog::sql_functions(),
             durations: match durations {

@@ -45,11 +45,15 @@ pub enum Layout {
     /// `transcript/<locale>/<split>.tsv`.
     #[serde(rename = "common_voice_hf")]
     CommonVoiceHf,
+    /// Folders of files that belong together by their names ([`crate::OpenOptions::pair`]), such as images and masks.
+    Pair,
+    /// Images with COCO's file of annotations ([`crate::OpenOptions::annotations`]).
+    Coco,
 }
 
 impl Layout {
     /// Every layout with its name, in the order of the declaration.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 11] = [
         (Self::HfParquet, "parquet"),
         (Self::Folder, "folder"),
         (Self::WebDataset, "webdataset"),
@@ -59,6 +63,8 @@ impl Layout {
         (Self::CommonVoice, "common_voice"),
         (Self::CommonVoiceTar, "common_voice_tar"),
         (Self::CommonVoiceHf, "common_voice_hf"),
+        (Self::Pair, "pair"),
+        (Self::Coco, "coco"),
     ];
 
     /// Returns its name, which [`FromStr`] accepts.

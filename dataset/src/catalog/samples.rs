@@ -21,8 +21,10 @@ const CHUNK_BYTES: usize = 1 << 30;
 /// The locations of the payloads of a run of samples.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
-    /// The object that holds all payloads of a sample.
+    /// The object that holds the first payload of a sample, and all others unless `others` has theirs.
     object: UInt32Array,
+    /// The objects of the second payload column and of those after it; empty if one object holds all payloads of a sample.
+    others: Vec<UInt32Array>,
     /// For each payload column, offset and length; a null length means that the sample has no such payload.
     ranges: Vec<(UInt64Array, UInt64Array)>,
     /// The table that lists each sample, and the line: for layouts whose samples are rows of TSVs.
@@ -32,7 +34,14 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new(object: UInt32Array, ranges: Vec<(UInt64Array, UInt64Array)>) -> Self {
         assert!(ranges.iter().all(|(o, l)| o.len() == object.len() && l.len() == object.len()));
-        Self { object, ranges, lines: None }
+        Self { object, others: Vec::new(), ranges, lines: None }
+    }
+
+    /// Sets the objects of the payload columns after the first, if each payload of a sample is in a separate object.
+    pub(crate) fn with_others(self, others: Vec<UInt32Array>) -> Self {
+        assert!(others.len() + 1 == self.ranges.len());
+        assert!(others.iter().all(|other| other.len() == self.object.len()));
+        Self { others, ..self }
     }
 
     /// Adds the table (an index into [`SampleTable::lists`]) and the line that each sample comes from.
@@ -41,8 +50,25 @@ impl Places {
         Self { lines: Some((list, line)), ..self }
     }
 
+    /// Returns the object that holds the first payload of a sample.
     pub(crate) fn object(&self, row: usize) -> usize {
         self.object.value(row) as usize
+    }
+
+    /// Returns the object that holds a payload of a sample.
+    pub(crate) fn object_of(&self, payload: usize, row: usize) -> usize {
+        let other = payload.checked_sub(1).and_then(|at| self.others.get(at));
+        other.unwrap_or(&self.object).value(row) as usize
+    }
+
+    /// Returns the objects that hold the payloads of a sample: one, or one for each payload column.
+    pub(crate) fn objects(&self, row: usize) -> impl Iterator<Item = usize> {
+        std::iter::once(&self.object).chain(&self.others).map(move |objects| objects.value(row) as usize)
+    }
+
+    /// Whether each payload of a sample is in a separate object.
+    pub(crate) fn is_spread(&self) -> bool {
+        !self.others.is_empty()
     }
 
     /// Returns the byte range of payload `payload` of a sample, if it has one.
@@ -72,6 +98,10 @@ impl Places {
             columns.push(Arc::new(offset.clone()));
             columns.push(Arc::new(length.clone()));
         }
+        for (i, other) in (1..).zip(&self.others) {
+            fields.push(Field::new(format!("{i}.object"), DataType::UInt32, false));
+            columns.push(Arc::new(other.clone()));
+        }
         if let Some((list, line)) = &self.lines {
             fields.push(Field::new("list", DataType::UInt32, false));
             fields.push(Field::new("line", DataType::UInt32, false));
@@ -82,7 +112,9 @@ impl Places {
     }
 
     fn from_batch(batch: &RecordBatch, payloads: usize) -> Result<Self, String> {
-        let plain = 1 + 2 * payloads;
+        let is_spread = batch.column_by_name("1.object").is_some();
+        let others = if is_spread { payloads.saturating_sub(1) } else { 0 };
+        let plain = 1 + 2 * payloads + others;
         if batch.num_columns() != plain && batch.num_columns() != plain + 2 {
             return Err(format!("{} columns of places for {payloads} payloads", batch.num_columns()));
         }
@@ -93,12 +125,13 @@ impl Places {
             .map(|p| Ok((u64s(1 + 2 * p)?, u64s(2 + 2 * p)?)))
             .collect::<Result<Vec<_>, &str>>()?;
         let u32s =
-            |i: usize| batch.column(i).as_primitive_opt::<UInt32Type>().cloned().ok_or("lines are not u32");
+            |i: usize| batch.column(i).as_primitive_opt::<UInt32Type>().cloned().ok_or("places are not u32");
+        let others = (plain - others..plain).map(u32s).collect::<Result<Vec<_>, _>>()?;
         let lines = match batch.num_columns() > plain {
             true => Some((u32s(plain)?, u32s(plain + 1)?)),
             false => None,
         };
-        Ok(Self { object, ranges, lines })
+        Ok(Self { object, others, ranges, lines })
     }
 }
 
@@ -190,7 +223,10 @@ impl SampleTable {
                 format!("{list} line {} ({what})", line.value(row))
             }
             (None, Some(key)) => format!("{object} member {key}"),
-            (None, None) => object.to_owned(),
+            (None, None) => {
+                let names: Vec<&str> = chunk.places.objects(row).map(|object| objects.name(object)).collect();
+                names.join(" and ")
+            }
         }
     }
 
@@ -249,6 +285,7 @@ impl SampleTable {
             for row in 0..places.object.len() {
                 hash.write_u32(places.object.value(row));
                 places.hash_ranges(row, hash);
+                places.others.iter().for_each(|other| hash.write_u32(other.value(row)));
             }
         }
     }
@@ -282,7 +319,8 @@ impl SampleTable {
     pub(crate) fn objects_in(&self, samples: Range<u64>) -> usize {
         let (chunk, rows) = self.slice(samples);
         let objects = &chunk.places.object.values()[rows];
-        1 + objects.windows(2).filter(|pair| pair[0] != pair[1]).count()
+        let changes = objects.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        (1 + changes) * (1 + chunk.places.others.len())
     }
 
     /// Reads stored tables; rejects those that do not fit each other.
@@ -302,7 +340,8 @@ impl SampleTable {
             if places.object.len() != metadata.num_rows() {
                 return Err("samples and places differ in length".into());
             }
-            if places.object.values().iter().any(|&o| o as usize >= objects) {
+            let mut all = std::iter::once(&places.object).chain(&places.others);
+            if all.any(|of| of.values().iter().any(|&o| o as usize >= objects)) {
                 return Err("a sample is in an object that is not listed".into());
             }
             chunks.push(SampleChunk { metadata, places });

@@ -5,6 +5,7 @@ use super::finished::Finished;
 use super::tar_headers::TarHeaders;
 use crate::Storage;
 use crate::catalog::CatalogOptions;
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -22,6 +23,8 @@ pub(crate) struct Cataloguing<'a> {
     pub(crate) archives: Option<&'a Path>,
     /// The split, if a place holds several.
     pub(crate) split: Option<&'a str>,
+    /// The patterns of files that belong together, by column.
+    pub(crate) pair: &'a BTreeMap<String, String>,
     /// What an interrupted build had read; `None` if it is not stored.
     pub(crate) finished: Option<&'a Finished>,
 }

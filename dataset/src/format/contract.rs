@@ -2,7 +2,7 @@
 
 use super::cataloguing::Cataloguing;
 use super::kinds::{Kind, Named, kind_of};
-use super::listing::{Listing, Sources};
+use super::listing::{Choice, Listing, Sources};
 use super::units::UnitRows;
 use crate::cache::RangeReader;
 use crate::catalog::columns::Mapping;
@@ -36,7 +36,7 @@ pub(crate) trait Format: Send + Sync {
     }
 
     /// Chooses the objects of the data set: by default by their names; overridden if names alone do not show them.
-    async fn choose(&self, listing: Listing, _split: Option<&str>, _storage: &Storage) -> Result<Chosen> {
+    async fn choose(&self, listing: Listing, _choice: &Choice<'_>, _storage: &Storage) -> Result<Chosen> {
         Ok(Chosen::ByName(listing))
     }
 

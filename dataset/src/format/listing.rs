@@ -3,12 +3,14 @@
 //! A URI may be a folder or prefix, one object, or a pattern: `shards-{000..099}.tar`, `{train,val}.parquet`, `*.parquet`.
 //! Names that start with a dot, and feedstock's `_feedstock/`, are never data.
 
+use super::bad_shards::BadShards;
 use super::kinds::{Named, is_hidden, kind_of};
 use super::pattern::{Pattern, pattern_start};
 use crate::Layout;
 use crate::catalog::CatalogOptions;
 use crate::storage::{Listed, ListingFn};
 use crate::{ObjectRef, Result, Storage};
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +48,12 @@ pub(crate) struct Choice<'a> {
     /// What a stored catalog was built from; `None` when there is none.
     pub(crate) stored: Option<Stored>,
     pub(crate) split: Option<&'a str>,
+    /// The patterns of files that belong together, by column; `None` if nothing was stated.
+    pub(crate) pair: Option<&'a BTreeMap<String, String>>,
+    /// The URI of COCO's file of annotations.
+    pub(crate) annotations: Option<&'a str>,
+    /// What happens to samples that lack a file.
+    pub(crate) bad_shards: BadShards,
     /// Receives the progress of the listing.
     pub(crate) told: Option<&'a CatalogOptions>,
     /// The file from which a long listing is resumed.

@@ -5,7 +5,7 @@ use super::tars::header::{HEADER_BYTES, Stated};
 use crate::cache::RangeReader;
 use crate::catalog::columns::{bug, views_of};
 use crate::catalog::{BlockRow, BlockTable, BlockTableBuilder, Catalog, SampleChunk, SampleTable};
-use crate::{ObjectRef, Result, storage};
+use crate::{Error, ObjectRef, Result, storage};
 use arrow::array::{ArrayRef, AsArray};
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 use bytes::Bytes;
@@ -35,14 +35,27 @@ pub(super) struct Row {
 pub(super) struct BlockCut {
     block_bytes: u64,
     open: Option<BlockRow>,
-    /// The number of objects that the open block spans, and the last of them.
+    /// The number of objects that the open block spans, and the first of its last sample.
     objects: (u32, u32),
+    /// The number of objects of each sample; 1 unless each payload is in a separate object.
+    objects_each: u32,
     blocks: BlockTableBuilder,
 }
 
 impl BlockCut {
     pub(super) fn new(block_bytes: u64) -> Self {
-        Self { block_bytes, open: None, objects: (0, 0), blocks: BlockTableBuilder::default() }
+        Self {
+            block_bytes,
+            open: None,
+            objects: (0, 0),
+            objects_each: 1,
+            blocks: BlockTableBuilder::default(),
+        }
+    }
+
+    /// Cuts samples that have this number of objects each.
+    pub(super) fn of_objects(self, objects_each: u32) -> Self {
+        Self { objects_each, ..self }
     }
 
     pub(super) fn add(&mut self, row: Row) -> Result<()> {
@@ -50,14 +63,14 @@ impl BlockCut {
         let full = self.open.is_some_and(|b| {
             b.samples >= MAX_BLOCK_SAMPLES
                 || b.bytes.saturating_add(row.bytes) > self.block_bytes
-                || (is_other && self.objects.0 >= MAX_BLOCK_OBJECTS)
+                || (is_other && self.objects.0 + self.objects_each > MAX_BLOCK_OBJECTS)
         });
         if full {
             self.close()?;
         }
         self.objects = match self.open {
-            Some(_) => (self.objects.0 + u32::from(is_other), row.shard),
-            None => (1, row.shard),
+            Some(_) => (self.objects.0 + u32::from(is_other) * self.objects_each, row.shard),
+            None => (self.objects_each, row.shard),
         };
         let block = self.open.get_or_insert(BlockRow {
             shard: row.shard,
@@ -100,6 +113,7 @@ pub(crate) async fn fetch<'a>(
     (columns, has_headers): (&[usize], bool),
     reader: &RangeReader,
 ) -> Result<Fetched<'a>> {
+    let first_sample = samples.start;
     let (chunk, rows) = table.slice(samples);
     let metadata_columns = chunk.metadata.num_columns();
     let payloads: Vec<usize> =
@@ -113,7 +127,9 @@ pub(crate) async fn fetch<'a>(
             let slot = row * payloads.len() + p;
             match chunk.places.range(payload, at) {
                 Some(range) if range.is_empty() => slots[slot] = Some(Bytes::new()),
-                Some(range) => wanted.entry(chunk.places.object(at)).or_default().push((slot, range)),
+                Some(range) => {
+                    wanted.entry(chunk.places.object_of(payload, at)).or_default().push((slot, range))
+                }
                 None => {}
             }
         }
@@ -126,11 +142,23 @@ pub(crate) async fn fetch<'a>(
         column: catalog.schema.field(metadata_columns + payloads[slot % payloads.len()]).name(),
     };
     let stated = &stated;
+    // The error names the object; the sample's other objects are named, too.
+    let about = |slot: usize, error: Error| match chunk.places.is_spread() {
+        true => {
+            let sample = first_sample + (slot / payloads.len()) as u64;
+            error.context(format!("sample {sample} ({})", table.describe(sample, &catalog.objects)))
+        }
+        false => error,
+    };
+    let about = &about;
     let reads = stream::iter(wanted).map(|(object, wanted)| async move {
         let object = catalog.objects.get(object);
         match has_headers {
             true => read_members(reader, &object, wanted, stated).await,
-            false => read_object(reader, &object, wanted).await,
+            false => {
+                let slot = wanted.first().map_or(0, |(slot, _)| *slot);
+                read_object(reader, &object, wanted).await.map_err(|error| about(slot, error))
+            }
         }
     });
     let mut reads = reads.buffer_unordered(FILE_READS);
@@ -181,7 +209,7 @@ pub(crate) fn count_reads(
     for payload in payloads {
         for row in rows.clone() {
             if let Some(range) = chunk.places.range(payload, row).filter(|range| !range.is_empty()) {
-                let object = wanted.entry(chunk.places.object(row)).or_default();
+                let object = wanted.entry(chunk.places.object_of(payload, row)).or_default();
                 object.push(range.start.saturating_sub(header)..range.end);
             }
         }

@@ -12,6 +12,7 @@ use super::contract::{Format, Seen, Splits};
 use super::kinds::{Kind, extension, is_audio, is_picture, kind_of};
 use super::listing::{Sources, without_query};
 use super::located::{BlockCut, Row};
+use super::relative::{is_relative, resolve};
 use super::{metadata_table, tars};
 use crate::catalog::columns::{bug, payload_field};
 use crate::catalog::{Content, Draft, Objects, Places, SampleChunk, SampleTable};
@@ -204,30 +205,6 @@ fn folder_of(uri: &str) -> &str {
     &path[..path.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
-fn is_relative(uri: &str) -> bool {
-    !uri.contains("://") && !uri.starts_with('/')
-}
-
-/// Returns a file's URI: absolute ones unchanged, others below `folder`.
-fn resolve(folder: &str, uri: &str) -> String {
-    if !is_relative(uri) {
-        return uri.to_owned();
-    }
-    let uri = uri.trim_start_matches("./");
-    if !folder.starts_with("file://") {
-        return format!("{folder}{uri}");
-    }
-    let mut encoded = String::from(folder);
-    for byte in uri.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
-}
-
 fn draft(
     sources: &Sources,
     table: &RecordBatch,
@@ -282,17 +259,4 @@ fn draft(
         null_columns: Vec::new(),
         copied_from: None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_are_found_beside_the_manifest_or_where_they_say() {
-        assert_eq!(resolve("s3://b/m/", "./a b.jpg"), "s3://b/m/a b.jpg");
-        assert_eq!(resolve("file:///m/", "a b.jpg"), "file:///m/a%20b.jpg");
-        assert_eq!(resolve("/m/", "s3://c/x.jpg"), "s3://c/x.jpg");
-        assert_eq!(resolve("/m/", "/x.jpg"), "/x.jpg");
-    }
 }

@@ -11,6 +11,7 @@
 mod archive;
 mod bad_shards;
 mod cataloguing;
+mod coco;
 mod common_voice;
 mod contract;
 mod cut_units;
@@ -26,10 +27,12 @@ mod listing;
 pub(crate) mod located;
 mod manifest;
 mod metadata_table;
+mod pair;
 pub(crate) mod parquet;
 mod partitions;
 mod pattern;
 mod recognise;
+mod relative;
 mod shards;
 pub(crate) mod sides;
 mod splits;
@@ -47,6 +50,7 @@ pub(crate) use listing::{Choice, Sources, Stored, name_below, split_root};
 pub(crate) use located::MAX_BLOCK_OBJECTS;
 pub(crate) use metadata_table::is_in as has_metadata_table;
 pub(crate) use recognise::{find_sources, may_have_table};
+pub(crate) use relative::from_folder;
 pub use tar_headers::TarHeaders;
 
 use crate::Layout;
@@ -63,6 +67,8 @@ pub(crate) static FORMATS: [&dyn Format; Layout::ALL.len()] = [
     &common_voice::clips::Clips,
     &common_voice::archives::Archives,
     &common_voice::hf::Hf,
+    &pair::Pair,
+    &coco::Coco,
 ];
 
 /// Returns the format of a layout.

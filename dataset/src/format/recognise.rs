@@ -56,7 +56,7 @@ pub(crate) async fn find_sources(uri: &str, choice: Choice<'_>, storage: &Storag
         return Ok(listing.sources(Layout::Manifest, vec![table], notes));
     }
     let format = super::of(layout);
-    let mut listing = match format.choose(listing, choice.split, storage).await? {
+    let mut listing = match format.choose(listing, &choice, storage).await? {
         Chosen::Sources(sources) => return Ok(sources),
         Chosen::ByName(listing) => listing,
     };

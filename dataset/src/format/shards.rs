@@ -142,6 +142,7 @@ mod tests {
     async fn left(objects: usize, read: fn(&str) -> Result<u32>) -> Result<(Vec<u32>, Sources)> {
         let storage = Storage::new(StorageOptions::default(), IoRuntime::shared()?)?;
         let options = CatalogOptions::default();
+        let pair = std::collections::BTreeMap::new();
         let with = Cataloguing {
             storage: &storage,
             options: &options,
@@ -150,6 +151,7 @@ mod tests {
             tar_headers: TarHeaders::default(),
             archives: None,
             split: None,
+            pair: &pair,
             finished: None,
         };
         let mut sources = sources(objects);

@@ -89,13 +89,7 @@ pub(crate) async fn open_or_build(
     if let Some(path) = journal.as_ref().filter(|_| is_listed_anew) {
         let _absent = std::fs::remove_file(path);
     }
-    let choice = Choice {
-        layout: options.layout,
-        stored: None,
-        split: options.split.as_deref(),
-        told: Some(&options.catalog),
-        journal: journal.as_deref(),
-    };
+    let choice = Choice { journal: journal.as_deref(), ..choice(options) };
     let sources = find_sources(uri, choice, storage).await?;
     let finished = finished_shards(&sources, folder, options, storage).await?;
     let mut catalog = build(sources, options, storage, finished.as_ref()).await?;
@@ -237,6 +231,7 @@ async fn build(
         tar_headers: options.tar_headers,
         archives: options.archives.as_deref(),
         split: options.split.as_deref(),
+        pair: &options.pair,
         finished,
     };
     let (listing_notes, is_resumed) = (sources.notes.clone(), sources.is_resumed);
@@ -281,6 +276,20 @@ async fn build(
     with_codecs(catalog, codecs, options, &with).await
 }
 
+/// Returns what the options state about the objects.
+fn choice(options: &OpenOptions) -> Choice<'_> {
+    Choice {
+        layout: options.layout,
+        stored: None,
+        split: options.split.as_deref(),
+        pair: Some(&options.pair),
+        annotations: options.annotations.as_deref(),
+        bad_shards: options.bad_shards,
+        told: Some(&options.catalog),
+        journal: None,
+    }
+}
+
 /// Whether the stored catalog describes the objects that exist now. If they were listed, the catalog's notes about the
 /// listing, which name objects that are not data, are renewed.
 async fn still_fits(
@@ -321,13 +330,9 @@ async fn still_fits(
         }
         return still_there(objects, all.filter(|&i| format::is_table(objects.name(i))), storage).await;
     }
-    let choice = Choice {
-        layout: options.layout,
-        stored: Some(format::Stored { layout: stored.layout, listing: stored.listing }),
-        split: options.split.as_deref(),
-        told: Some(&options.catalog),
-        journal: None, // the catalog is compared with what exists now
-    };
+    let was = format::Stored { layout: stored.layout, listing: stored.listing };
+    // Without a journal: the catalog is compared with what exists now.
+    let choice = Choice { stored: Some(was), ..choice(options) };
     match find_sources(uri, choice, storage).await {
         Ok(sources) if (sources.layout, sources.fingerprint()) != (stored.layout, stored.listing) => {
             Ok(false)

@@ -91,7 +91,7 @@ fn clips_of(table: &SampleTable, payload: usize) -> impl Iterator<Item = (u64, u
     table.chunks().flat_map(move |(first, samples)| {
         (0..samples.metadata.num_rows()).filter_map(move |row| {
             let clip = samples.places.range(payload, row).filter(|clip| clip.start < clip.end)?;
-            Some((first + row as u64, samples.places.object(row), clip))
+            Some((first + row as u64, samples.places.object_of(payload, row), clip))
         })
     })
 }

@@ -199,11 +199,17 @@ fn clip(places: &Places, payloads: &[usize], row: usize) -> Option<Range<u64>> {
 
 /// Cuts the samples where the object changes, and where heads would be too far apart for one read. The function `clip` returns
 /// the range to be read for a row of a run of samples.
-fn runs(chunks: &[&SampleChunk], clip: impl Fn(usize, usize) -> Option<Range<u64>>) -> Vec<Run> {
+fn runs(
+    chunks: &[&SampleChunk],
+    payloads: &[usize],
+    clip: impl Fn(usize, usize) -> Option<Range<u64>>,
+) -> Vec<Run> {
+    // Several columns of audio are members of one tar, or each sample has all of them.
+    let first = payloads.first().copied().unwrap_or_default();
     let mut runs: Vec<Run> = Vec::new();
     for (chunk, samples) in chunks.iter().enumerate() {
         for row in 0..samples.metadata.num_rows() {
-            let object = samples.places.object(row);
+            let object = samples.places.object_of(first, row);
             let head = clip(chunk, row).map(|clip| clip.start..clip.end.min(clip.start + HEAD_BYTES));
             if let Some(run) = runs.last_mut().filter(|run| row > 0 && run.object == object) {
                 let span = match (&run.span, &head) {
@@ -244,7 +250,7 @@ async fn of_located(
     let unknown = |chunk: usize, row: usize| {
         if is_known(firsts[chunk] + row) { None } else { clip(&chunks[chunk].places, &payloads, row) }
     };
-    let mut found = stream::iter(runs(&chunks, unknown))
+    let mut found = stream::iter(runs(&chunks, &payloads, unknown))
         .map(|run| {
             let clips = run.rows.map(|row| unknown(run.chunk, row)).collect();
             probe_clips(catalog.objects.get(run.object), clips, probe, with.storage, &long_reads)

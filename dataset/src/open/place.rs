@@ -3,7 +3,7 @@
 use super::options::OpenOptions;
 use crate::catalog::{CatalogSource, CatalogStore};
 use crate::format::split_root;
-use crate::storage::{absolute, endpoints};
+use crate::storage::{absolute, endpoints, without_credentials};
 use crate::stored::Place;
 use crate::{Error, Layout, Result};
 use std::hash::Hasher;
@@ -48,7 +48,7 @@ pub(crate) fn published(folder: &str, name: &str) -> Result<Place> {
 
 /// Returns the name of a folder among those of other data sets.
 pub(crate) fn folder_name(uri: &str, options: &OpenOptions) -> Result<String> {
-    let mut hasher = hash_of(options);
+    let mut hasher = hash_of(uri, options);
     hasher.write(absolute(uri)?.as_bytes());
     // Two stores may have buckets of the same name.
     for endpoint in endpoints(uri, &options.storage, std::env::vars_os()) {
@@ -65,15 +65,15 @@ fn cached(uri: &str, options: &OpenOptions, root: &Path) -> Result<Place> {
 }
 
 fn beside(uri: &str, options: &OpenOptions) -> Place {
-    let mut hasher = hash_of(options);
+    let mut hasher = hash_of(uri, options);
     let (root, rest) = split_root(uri);
     hasher.write(rest.as_bytes());
     let slash = if root.is_empty() || root.ends_with('/') { "" } else { "/" };
     Place::new(format!("{root}{slash}_feedstock/{:016x}", hasher.finish()), false)
 }
 
-/// Begins a hash with the options that change a catalog.
-fn hash_of(options: &OpenOptions) -> XxHash64 {
+/// Begins a hash with the options that change the catalog of `uri`.
+fn hash_of(uri: &str, options: &OpenOptions) -> XxHash64 {
     let mut hasher = XxHash64::with_seed(FOLDER_SEED);
     hasher.write(options.layout.map_or("", Layout::name).as_bytes());
     hasher.write_u64(options.block_bytes);
@@ -84,6 +84,20 @@ fn hash_of(options: &OpenOptions) -> XxHash64 {
     }
     if !options.tar_headers.is_default() {
         hasher.write(b"tar_headers 2"); // or one that has no places of members; 2: with the first header of each tar
+    }
+    let mut text = |text: &str| {
+        hasher.write(text.as_bytes());
+        hasher.write_u8(0xff); // no UTF-8 text holds it
+    };
+    for (column, pattern) in &options.pair {
+        ["pair", column, pattern].into_iter().for_each(&mut text);
+    }
+    if let Some(annotations) = &options.annotations {
+        let annotations = without_credentials(annotations);
+        let root = split_root(uri).0.trim_end_matches('/');
+        // Below the data set's folder, so that a copy of the folder has the same place.
+        let below = annotations.strip_prefix(root).filter(|rest| rest.starts_with('/'));
+        ["annotations", below.unwrap_or(&annotations)].into_iter().for_each(&mut text);
     }
     hasher
 }

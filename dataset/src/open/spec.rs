@@ -6,6 +6,7 @@ use crate::steps::SelectionStep;
 use crate::storage::{absolute, shown};
 use crate::{BadShards, Layout, Result, Stop, TarHeaders};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Which samples and columns, of which data set. It holds no endpoints, and no credentials except those in URLs; the process
@@ -42,6 +43,8 @@ pub struct DatasetSpec {
 ///     block_bytes: 4 << 20,
 ///     bad_shards: BadShards::Raise,
 ///     tar_headers: TarHeaders::Open,
+///     pair: Default::default(),
+///     annotations: None,
 /// };
 /// assert!(format!("{source:?}").contains("https://***@h.example/train.tar?***")); // nothing secret in a log
 /// ```
@@ -67,6 +70,12 @@ pub enum SourceSpec {
         /// When the headers of WebDataset tars are read.
         #[serde(default, skip_serializing_if = "TarHeaders::is_default")]
         tar_headers: TarHeaders,
+        /// The patterns of files that belong together, by column.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pair: BTreeMap<String, String>,
+        /// The URI of COCO's file of annotations; absolute, with its credentials as `uri`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        annotations: Option<String>,
     },
     /// A weighted mix.
     Mix {
@@ -85,7 +94,17 @@ pub enum SourceSpec {
 impl fmt::Debug for SourceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Uri { uri, layout, split, durations, block_bytes, bad_shards, tar_headers } => f
+            Self::Uri {
+                uri,
+                layout,
+                split,
+                durations,
+                block_bytes,
+                bad_shards,
+                tar_headers,
+                pair,
+                annotations,
+            } => f
                 .debug_struct("Uri")
                 .field("uri", &shown(uri))
                 .field("layout", layout)
@@ -94,6 +113,8 @@ impl fmt::Debug for SourceSpec {
                 .field("block_bytes", block_bytes)
                 .field("bad_shards", bad_shards)
                 .field("tar_headers", tar_headers)
+                .field("pair", pair)
+                .field("annotations", &annotations.as_deref().map(shown))
                 .finish(),
             Self::Mix { parts, stop } => {
                 f.debug_struct("Mix").field("parts", parts).field("stop", stop).finish()
@@ -104,9 +125,9 @@ impl fmt::Debug for SourceSpec {
 }
 
 impl DatasetSpec {
-    /// Returns every URI that it names.
+    /// Returns every URI that it names: of data sets, each followed by that of its annotations.
     pub fn uris(&self) -> Vec<&str> {
-        self.sources().into_iter().filter_map(SourceSpec::uri).collect()
+        self.sources().into_iter().flat_map(SourceSpec::uris).collect()
     }
 
     /// Returns the data sets at one URI that it consists of, then those of its joins.
@@ -130,6 +151,15 @@ impl SourceSpec {
         }
     }
 
+    /// Returns its URI and that of its annotations.
+    fn uris(&self) -> impl Iterator<Item = &str> {
+        let annotations = match self {
+            Self::Uri { annotations, .. } => annotations.as_deref(),
+            Self::Mix { .. } | Self::Concat { .. } => None,
+        };
+        self.uri().into_iter().chain(annotations)
+    }
+
     pub(crate) fn of(uri: &str, options: &OpenOptions) -> Result<Self> {
         Ok(Self::Uri {
             uri: absolute(uri)?,
@@ -139,6 +169,8 @@ impl SourceSpec {
             block_bytes: options.block_bytes,
             bad_shards: options.bad_shards,
             tar_headers: options.tar_headers,
+            pair: options.pair.clone(),
+            annotations: options.annotations.clone(),
         })
     }
 }

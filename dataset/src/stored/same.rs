@@ -114,9 +114,12 @@ fn hashes_of_places(table: &SampleTable, file: impl Fn(usize) -> Option<u32>) ->
     let mut hashes = Vec::new();
     for (start, chunk) in table.chunks() {
         for (sample, row) in (start..).zip(0..chunk.metadata.num_rows()) {
-            let Some(object) = file(chunk.places.object(row)) else { continue };
-            let mut hash = XxHash64::with_seed(object.into());
+            let mut files = chunk.places.objects(row).map(&file);
+            let Some(first) = files.next().flatten() else { continue };
+            let Some(others) = files.collect::<Option<Vec<u32>>>() else { continue };
+            let mut hash = XxHash64::with_seed(first.into());
             chunk.places.hash_ranges(row, &mut hash);
+            others.into_iter().for_each(|other| hash.write_u32(other));
             hashes.push((hash.finish(), sample));
         }
     }

@@ -151,7 +151,8 @@ fn payload_feature(kind: PayloadKind) -> Value {
 
 /// The feature of a metadata column; `None` where `datasets` had better infer it from the Arrow type.
 fn feature(kind: &DataType, class_names: Option<Vec<String>>) -> Option<Value> {
-    if let Some(names) = class_names {
+    // The names of lists, such as COCO's categories, have gaps, which `datasets` refuses.
+    if let Some(names) = class_names.filter(|_| kind.is_integer()) {
         return Some(json!({ "names": names, "_type": "ClassLabel" }));
     }
     let dtype = match kind {
@@ -197,6 +198,8 @@ mod tests {
         assert_eq!(dtype(DataType::Utf8View), None);
         let label = feature(&DataType::Int64, Some(vec!["cat".into()])).unwrap();
         assert_eq!(label, json!({ "names": ["cat"], "_type": "ClassLabel" }));
+        let list = DataType::new_list(DataType::Int64, true);
+        assert_eq!(feature(&list, Some(vec![String::new(), "cat".into(), String::new()])), None);
     }
 
     #[test]

@@ -45,6 +45,8 @@ class DatasetOptions(TypedDict, total=False):
     block_bytes: int | None
     bad_shards: Literal["raise", "skip"]
     tar_headers: Literal["open", "read"]
+    pair: Mapping[str, str] | None
+    annotations: str | os.PathLike[str] | None
     progress: Progress | Literal[False] | None
 
 
@@ -79,7 +81,8 @@ class Dataset(Selecting, Looking):
         uri: A folder or prefix, one object, or a pattern such as ``"s3://bucket/train-{000..099}.tar"``. Schemes:
             ``s3://``, ``gs://``, ``az://``, ``http(s)://``, ``file://`` and paths.
         layout: ``"parquet"``, ``"folder"``, ``"webdataset"``, ``"ilsvrc"``, ``"ipc"``, ``"manifest"``,
-            ``"common_voice"``, ``"common_voice_tar"`` or ``"common_voice_hf"``; default: recognised.
+            ``"common_voice"``, ``"common_voice_tar"`` or ``"common_voice_hf"``; default: recognised. ``pair`` and
+            ``annotations`` imply theirs, ``"pair"`` and ``"coco"``.
         split: The split to open if there are several: ``"train"``, ``"dev"``, ``"validated"`` …
         columns: The columns to keep; default: all.
         durations: ``"auto"`` (default) reads durations from the headers of audio files, once, when the catalog is
@@ -119,6 +122,18 @@ class Dataset(Selecting, Looking):
             filter on ``key`` reads all headers each time the data set is opened. The order differs from that of
             ``"open"``, so cursors of one do not fit the other. If the first sample has text or audio, headers are read
             as with ``"open"``.
+        pair: Folders of files that belong together by their names: column to pattern, such as ``{"image":
+            "images/{}.jpg", "mask": "annotations/{}.png"}``. Patterns are relative to the folder ``uri``. ``{}`` is the
+            key of a sample and may span ``/``; wildcards are not supported. Columns: ``key``, and the bytes of the
+            files by the given names, sorted. Samples are sorted by key. A file without its partner is a ConfigError;
+            with ``bad_shards="skip"``, its sample is left out.
+        annotations: A file of annotations in COCO's format (JSON, at most 2 GiB) for the images in the folder ``uri``:
+            a URI, or a path relative to that folder, which may begin with ``../``. A sample for each of its ``images``,
+            sorted by ``file_name``, which is relative to the folder. Columns: ``image`` (bytes), ``image_id``,
+            ``file_name``, ``width``, ``height``; with boxes ``boxes`` (lists of x, y, width, height, float32),
+            ``category_id``, ``area``, ``iscrowd`` and ``keypoints``; with captions ``captions``. Lists are empty for an
+            image without annotations. ``class_names("category_id")`` has the categories' names by id. Segmentations
+            are not read. An image without its file is a ConfigError; with ``bad_shards="skip"``, it is left out.
         progress: Called from another thread with (stage, done, total or None) while the catalog is built. Default: a
             status line if standard error is a terminal. ``False``: no progress.
 
@@ -157,6 +172,8 @@ class Dataset(Selecting, Looking):
         block_bytes: int | None = None,
         bad_shards: Literal["raise", "skip"] = "raise",
         tar_headers: Literal["open", "read"] = "open",
+        pair: Mapping[str, str] | None = None,
+        annotations: str | os.PathLike[str] | None = None,
         progress: Progress | Literal[False] | None = None,
     ) -> None:
         one_of("durations", durations, ("auto", "never"))
@@ -177,6 +194,8 @@ class Dataset(Selecting, Looking):
             "block_bytes": whole_or_none("block_bytes", block_bytes, 1),
             "bad_shards": bad_shards,
             "tar_headers": tar_headers,
+            "pair": _patterns(pair),
+            "annotations": None if annotations is None else os.fspath(annotations),
         }
         self._open(os.fspath(uri), arguments, reporter(progress))
         if columns is not None:
@@ -421,6 +440,18 @@ def _disk_cache(given: Any) -> tuple[str, int]:
     ):
         raise ConfigError(f"disk_cache must be a pair of a folder and its bytes; got {given!r}")
     return os.path.abspath(given[0]), whole("the bytes of disk_cache", given[1], 1)
+
+
+def _patterns(given: Any) -> dict[str, str]:
+    if given is None:
+        return {}
+    if (
+        not isinstance(given, Mapping)
+        or not given
+        or not all(isinstance(one, str) for entry in given.items() for one in entry)
+    ):
+        raise ConfigError(f"pair must map names of columns to patterns of file names; got {given!r}")
+    return dict(given)
 
 
 def _rebuild(step: str, *arguments: Any) -> Dataset:

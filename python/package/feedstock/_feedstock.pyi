@@ -126,6 +126,8 @@ class Dataset:
         block_bytes: int | None,
         bad_shards: str,
         tar_headers: str,
+        pair: dict[str, str],
+        annotations: str | None,
         progress: Any,
     ) -> Dataset: ...
     @staticmethod

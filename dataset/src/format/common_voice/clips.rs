@@ -7,7 +7,7 @@
 use super::super::cataloguing::{CATALOG_READS, Cataloguing};
 use super::super::contract::{Chosen, Format, Seen};
 use super::super::kinds::{Named, counted, extension, is_audio};
-use super::super::listing::{Listing, Sources, named, split_root};
+use super::super::listing::{Choice, Listing, Sources, named, split_root};
 use super::super::tars;
 use super::lists::{DURATION_LISTS, List, above_clips, choose, locale_of, note_several, read, split_folder};
 use super::recognise::recognise;
@@ -128,8 +128,8 @@ impl Format for Clips {
         recognise(seen.uri, seen.listed, storage).await
     }
 
-    async fn choose(&self, listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Chosen> {
-        Ok(Chosen::Sources(find(listing, split, storage).await?))
+    async fn choose(&self, listing: Listing, choice: &Choice<'_>, storage: &Storage) -> Result<Chosen> {
+        Ok(Chosen::Sources(find(listing, choice.split, storage).await?))
     }
 
     async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {

@@ -7,7 +7,7 @@
 use super::super::cataloguing::Cataloguing;
 use super::super::contract::{Chosen, Format};
 use super::super::kinds::{Named, counted, extension};
-use super::super::listing::{Listing, Sources, named};
+use super::super::listing::{Choice, Listing, Sources, named};
 use super::super::tars;
 use super::lists::{List, choose, note_several, read, split_folder};
 use super::rows::{Part, Place, RowOrder, draft, find_clips};
@@ -193,8 +193,8 @@ impl Format for Hf {
         true // it chooses its objects
     }
 
-    async fn choose(&self, listing: Listing, split: Option<&str>, storage: &Storage) -> Result<Chosen> {
-        Ok(Chosen::Sources(find(listing, split, storage).await?))
+    async fn choose(&self, listing: Listing, choice: &Choice<'_>, storage: &Storage) -> Result<Chosen> {
+        Ok(Chosen::Sources(find(listing, choice.split, storage).await?))
     }
 
     async fn catalog(&self, sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> {

@@ -69,6 +69,8 @@ pub(super) fn spec() -> RecipeSpec {
         block_bytes: 1 << 20,
         bad_shards: BadShards::Raise,
         tar_headers: TarHeaders::Open,
+        pair: Default::default(),
+        annotations: None,
     };
     let dataset = DatasetSpec {
         source,
