@@ -297,7 +297,7 @@ async fn files_that_are_not_cocos_are_refused_with_the_id() {
     for (error, expected) in found {
         assert!(error.contains(expected), "{error}");
     }
-    // What is no JSON: a NaN as Python writes it, and a file that was cut off.
+    // Not JSON: a NaN as Python writes it, and a file that was cut off.
     for (from, to) in [("1.5", "NaN"), ("\"categories\"", "")] {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &instances());
