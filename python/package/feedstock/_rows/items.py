@@ -87,7 +87,8 @@ def _seed(words: Any, found: list[Any]) -> None:
     np.random.seed([second % _WORD, second // _WORD])
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        torch.manual_seed(third)
+        # Not torch.manual_seed, which formats the stack for each device that has not been used yet.
+        torch.default_generator.manual_seed(third)
     for one in found:
         if hasattr(one, "set_random_state"):
             one.set_random_state(np.random.default_rng(fourth), random.Random(fourth))
