@@ -4,7 +4,7 @@
 //! header ─▶ draws: what each view shows ─▶ decode the rectangle around all ─┬▶ view 0 ─▶ row
 //!                                          at the finest fraction needed    └▶ view 1 ─▶ row …
 //! ```
-//! A view is a chain of its own, which finds the image decoded in the first buffer. Decoding at full size gives a region the
+//! A view is a separate chain, which finds the image decoded in the first buffer. Decoding at full size gives a region the
 //! pixels that it has in the whole image, so a view is then bit for bit what its chain makes alone.
 
 use std::sync::Arc;
