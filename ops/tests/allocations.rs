@@ -110,17 +110,17 @@ fn views_add_no_allocation_to_one_decoder() {
         let views = Views::compile(&decode_image(), views).unwrap();
         let mut rows = Rows(views.outputs().map(|output| vec![0; output.bytes()]).collect());
         let (mut scratch, mut before) = (Scratch::new(), 0);
-        for sample in 0..60 {
-            if sample == 40 {
-                before = COUNT.get(); // a crop of another shape may have grown a buffer before
+        for _ in 0..2 {
+            before = COUNT.get(); // in the first round, buffers grow
+            for sample in 0..20 {
+                views.apply(&bytes, SampleSeed::new(1, 0, sample), &mut scratch, &mut rows).unwrap();
             }
-            views.apply(&bytes, SampleSeed::new(1, 0, sample), &mut scratch, &mut rows).unwrap();
         }
         COUNT.get() - before
     };
     let one = allocations(&[crop("a", 64)]);
     let ten = allocations(&[crop("a", 64), crop("b", 64), crop("c", 32).count(8)]);
-    assert!(ten <= one + 4, "{ten} for ten views, {one} for one");
+    assert!(ten <= one, "{ten} for ten views, {one} for one");
 }
 
 /// The library's truncation would make an encoding of each part that it cuts off: here one for each token.

@@ -88,9 +88,9 @@ impl ViewRows for Rows {
     }
 }
 
-/// Returns impulse responses, of which one is far longer than a transform.
+/// Returns an impulse response that is far longer than a transform.
 fn rooms() -> Resources {
-    let clips = [900, 700_000].map(|length| (0..length).map(|i| 1.0 / (1 + i) as f32).collect());
+    let clips = [200_000].map(|length| (0..length).map(|i| 1.0 / (1 + i) as f32).collect());
     Resources::new().with_impulse_responses("rooms", Noise { sample_rate: 16_000, clips: clips.to_vec() })
 }
 
@@ -201,6 +201,10 @@ fn views() -> Vec<(&'static str, Vec<View>)> {
                 view("gaussian_blur:23,resize:900:filter=lanczos,center_crop:512").count(2),
                 view("pad:200:padding_mode=reflect,random_crop:512"),
             ],
+        ),
+        (
+            "decode_image",
+            vec![view("horizontal_flip:0,random_crop:600:pad_if_needed=true,resize:64,resize:2000x2000,to_chw")],
         ),
     ]
 }

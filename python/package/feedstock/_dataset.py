@@ -460,11 +460,6 @@ def _rebuild(step: str, *arguments: Any) -> Dataset:
         dataset = Dataset.__new__(Dataset)
         dataset._open(uri, options, None)
         return dataset
-    if step == "from_torch":
-        from feedstock._sources.map_style import from_torch
-
-        given, identity, names, num_workers = arguments
-        return from_torch(given, identity=identity, columns=names, num_workers=num_workers)
     if step == "mix":
         return Dataset.mix(arguments[0], stop=arguments[1])
     if step == "concat":

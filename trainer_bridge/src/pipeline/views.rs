@@ -39,6 +39,7 @@ impl Pipeline {
     /// assert_eq!(batch["local"].shape(), [4, 8, 16, 16, 3]);
     /// # Ok::<(), feedstock_trainer_bridge::Error>(())
     /// ```
+    ///
     /// # Panics
     /// If there are no views.
     #[must_use]
@@ -50,7 +51,9 @@ impl Pipeline {
     ) -> Self {
         let (decode, views): (Op, Vec<View>) = (decode.into(), views.into_iter().collect());
         assert!(!views.is_empty(), "views: there must be at least one view of '{column}'");
-        let of = views.iter().map(|view| view.name.as_str()).collect::<Vec<_>>().join("+");
+        // Another call may have the same names on another column.
+        let names = views.iter().map(|view| view.name.as_str()).collect::<Vec<_>>().join("+");
+        let of = format!("{}:{names}", self.recipe.maps.len());
         self.recipe.maps.extend(views.into_iter().map(|View { name, count, ops, .. }| {
             let chain: ChainSpec = std::iter::once(decode.clone()).chain(ops.0).collect();
             MapSpec { view: Some(ViewSpec { of: of.clone(), count }), ..MapSpec::new(column, &name, chain) }

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,8 @@ def _node(value: Any, path: str, flat: Flat) -> Node:
             _node(one, _below(path, fields[place] if fields else str(place)), flat)
             for place, one in enumerate(value)
         )
-        return Elements(type(value).__name__, tuple(fields) if fields else None, children)
+        kind = "list" if isinstance(value, list) else type(value).__name__
+        return Elements(kind, tuple(fields) if fields else None, children)
     if value is None:
         raise ResultError(f"returned None{_at(path)}; return a value of the same type for every item")
     name = path or ALONE
@@ -149,13 +151,19 @@ def rebuilt(tree: Node, columns: Mapping[str, Any]) -> Any:
     return built
 
 
+@functools.lru_cache
+def _named(kind: str, fields: tuple[str, ...]) -> Any:
+    """Returns one class for all batches, so that they are of one type."""
+    return collections.namedtuple(kind, fields)
+
+
 def _built(tree: Node, columns: Mapping[str, Any]) -> Any:
     if isinstance(tree, Leaf):
         return columns[tree.name]
     if isinstance(tree, Elements):
         values = [_built(child, columns) for child in tree.children]
         if tree.fields is not None:
-            return collections.namedtuple(tree.kind, tree.fields)(*values)
+            return _named(tree.kind, tree.fields)(*values)
         return values if tree.kind == "list" else tuple(values)
     built = {}
     for key, child in tree.children:
