@@ -5,7 +5,6 @@
 //! answer. A run whose members all refuse or are down has no hope, with one exception: a member that is down, but has served
 //! before, while none of those that refuse has. What is wrong is then theirs, and the one that is down may come back.
 
-use crate::wire::Capacity;
 use crate::{Error, ErrorKind};
 use std::time::Duration;
 
@@ -42,10 +41,6 @@ pub(super) struct Member {
     was_slow: bool,
     /// What one row takes it, on average of what it brought lately.
     row_time: Option<Duration>,
-    /// What it published last of its capacity.
-    capacity: Option<Capacity>,
-    /// When it was last asked for that.
-    asked: Option<Duration>,
 }
 
 /// A refusal, and when it was.
@@ -126,29 +121,6 @@ impl Member {
     pub(super) fn took(&mut self, time: Duration, rows: u64) {
         let Some(row) = u32::try_from(rows).ok().and_then(|rows| time.checked_div(rows)) else { return };
         self.row_time = Some(self.row_time.map_or(row, |before| (before + row) / 2));
-    }
-
-    /// What it published of its capacity; `None`: nothing yet.
-    pub(super) fn capacity(&self) -> Option<Capacity> {
-        self.capacity
-    }
-
-    /// It has published this, unless that was before what is known.
-    pub(super) fn published(&mut self, capacity: Capacity) {
-        let is_newer = |known: Capacity| capacity.generation >= known.generation;
-        if self.capacity.is_none_or(is_newer) {
-            self.capacity = Some(capacity);
-        }
-    }
-
-    /// When it was last asked for its capacity.
-    pub(super) fn asked(&self) -> Option<Duration> {
-        self.asked
-    }
-
-    /// It is asked for its capacity now.
-    pub(super) fn ask(&mut self, now: Duration) {
-        self.asked = Some(now);
     }
 
     /// It is left alone for a while.

@@ -19,13 +19,11 @@ mod member;
 mod members;
 mod progress;
 mod run;
-mod selection;
 mod silence;
 #[cfg(test)]
 mod simulation;
 mod stream;
 mod warm;
-mod weights;
 
 pub use dispatch::Local;
 pub use members::Workers;

@@ -60,7 +60,7 @@ impl Dispatch {
         }
         if !has_warm_worker {
             // What this machine serves in their place must not go to others that may have to open it, too.
-            names = self.used().into_iter().filter(|name| *name != HERE).map(str::to_owned).collect();
+            names = self.members.keys().filter(|name| *name != HERE).cloned().collect();
         }
         names.retain(|name| {
             self.members.get(name).is_some_and(|member| member.is_up() && !member.has_opened())
@@ -78,7 +78,7 @@ impl Dispatch {
 
     /// Cold members have the data set open, or cannot open it.
     pub(crate) fn warmed(&mut self, now: Duration, results: Vec<(String, Result<(), Error>)>) -> Vec<Action> {
-        let (next_stream, was_served) = (self.next_stream, self.is_served());
+        let next_stream = self.next_stream;
         for (name, result) in results {
             let Some(member) = self.members.get_mut(&name).filter(|member| member.is_cold()) else {
                 continue;
@@ -91,9 +91,7 @@ impl Dispatch {
             }
         }
         let mut actions = Vec::new();
-        if !was_served || self.may_move(now) {
-            self.redistribute(now, &mut actions);
-        }
+        self.redistribute(now, &mut actions);
         actions
     }
 }

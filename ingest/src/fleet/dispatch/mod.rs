@@ -7,7 +7,6 @@
 //! ```
 //! - lost: what a stream owed is asked of other members, from the first step that it owed;
 //! - leaving, joining, coming back: strands move at the first step that was not requested yet;
-//! - capacities: members publish them, and strands are in proportion to them (`capacities.rs`);
 //! - cold: a member that has yet to open the data set gets no strands while another one can serve (`joining.rs`);
 //! - slow: what the oldest step lacks is asked of a second member too; the first answer wins, the other stream is closed
 //!   (`races.rs`).
@@ -15,7 +14,6 @@
 //! Invariant: every strand of every unfinished step is owed by a stream, unless no member is up; then it is as soon as one
 //! is.
 
-mod capacities;
 mod joining;
 mod moves;
 mod races;
@@ -24,8 +22,6 @@ use super::assign::Parts;
 use super::hedge::Budget;
 use super::member::{self, Member};
 use super::progress::{Meter, Progress};
-use super::selection::Selection;
-use super::weights::Weights;
 use crate::Error;
 use feedstock_dataset::StrandSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,8 +48,6 @@ pub(crate) enum Action {
     Close { stream: StreamId },
     /// See whether the member is there again.
     Probe { member: String },
-    /// Ask the member for its capacity.
-    Ask { member: String },
     /// Have the member open the data set.
     Warm { member: String },
 }
@@ -97,11 +91,6 @@ struct StreamState {
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     parts: Parts,
-    /// Which members the job uses.
-    selection: Selection,
-    weights: Weights,
-    /// When members were last asked for their capacities.
-    asked: Duration,
     local: Local,
     members: BTreeMap<String, Member>,
     streams: BTreeMap<StreamId, StreamState>,
@@ -123,9 +112,6 @@ impl Dispatch {
     pub(crate) fn new(parts: impl IntoIterator<Item = u32>, local: Local) -> Self {
         Self {
             parts: Parts::of(parts),
-            selection: Selection::all(),
-            weights: Weights::default(),
-            asked: Duration::ZERO,
             local,
             members: match local {
                 Local::Never => BTreeMap::new(),
@@ -142,29 +128,19 @@ impl Dispatch {
         }
     }
 
-    /// Uses this selection of the members.
-    pub(crate) fn selecting(self, selection: Selection) -> Self {
-        Self { selection, ..self }
-    }
-
     /// These are the members now.
     pub(crate) fn members(&mut self, now: Duration, list: &[String]) -> Vec<Action> {
         let listed: BTreeSet<&String> = list.iter().collect();
-        let before = self.members.len();
         self.members.retain(|name, _| name == HERE || listed.contains(name));
-        let has_lost = self.members.len() < before;
         let new = list.iter().filter(|name| !self.members.contains_key(*name));
         let new: BTreeSet<String> = new.cloned().collect();
         let are_cold = self.is_served();
         self.members.extend(new.iter().map(|name| (name.clone(), Member::default())));
         let mut actions = Vec::new();
         if are_cold {
-            let used: BTreeSet<String> = self.used().into_iter().map(str::to_owned).collect();
-            self.cool(&new.intersection(&used).cloned().collect(), &mut actions);
+            self.cool(&new, &mut actions);
         }
-        if has_lost || !are_cold {
-            self.redistribute(now, &mut actions);
-        }
+        self.redistribute(now, &mut actions);
         actions
     }
 
@@ -303,11 +279,6 @@ impl Dispatch {
         actions
     }
 
-    /// The member of a stream.
-    pub(crate) fn member_of(&self, id: StreamId) -> Option<String> {
-        self.streams.get(&id).map(|stream| stream.member.clone())
-    }
-
     /// Streams that were given a rival so far, and rows that were asked for twice.
     pub(crate) fn hedged(&self) -> (u64, u64) {
         (self.hedges, self.budget.rows())
@@ -334,7 +305,6 @@ impl Dispatch {
         if here {
             self.redistribute(now, &mut actions);
         }
-        self.follow(now, &mut actions);
         self.relieve(now, &mut actions);
         self.hedge(now, progress, &mut actions);
         actions
@@ -375,33 +345,9 @@ impl Dispatch {
         }
     }
 
-    /// The members that the job uses, of those that serve or open the data set.
-    fn used(&self) -> BTreeSet<&str> {
-        let present = self.members.iter().filter(|(_, member)| member.is_up() || member.is_cold());
-        self.selected(present.map(|(name, _)| name.as_str()).collect())
-    }
-
-    /// Returns the number of workers that the job uses, and of those that stand by, since its ranks have some 32 already.
-    pub(crate) fn sizes(&self) -> (usize, usize) {
-        let present =
-            |(name, member): &(&String, &Member)| *name != HERE && (member.is_up() || member.is_cold());
-        let present = self.members.iter().filter(present).count();
-        let used = self.used().into_iter().filter(|name| *name != HERE).count();
-        (used, present - used)
-    }
-
-    /// Those of them that are up. If none is, others take their place.
     fn up(&self) -> BTreeSet<&str> {
         let up = self.members.iter().filter(|(_, member)| member.is_up());
-        let up: BTreeSet<&str> = up.map(|(name, _)| name.as_str()).collect();
-        let used: BTreeSet<&str> = self.used().intersection(&up).copied().collect();
-        self.without_here(if used.is_empty() { self.selected(up) } else { used })
-    }
-
-    /// Those of `members` that the job uses. This machine always is, if it serves at all: it costs no connection.
-    fn selected<'a>(&self, mut members: BTreeSet<&'a str>) -> BTreeSet<&'a str> {
-        let here = members.take(HERE);
-        self.selection.of(members).into_iter().chain(here).collect()
+        self.without_here(up.map(|(name, _)| name.as_str()).collect())
     }
 
     /// Where this machine serves in place of others only, it does not serve with them.

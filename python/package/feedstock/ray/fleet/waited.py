@@ -1,9 +1,7 @@
 """The share of its time that a rank waited for data, from its loader's counters.
 
-Waits that more workers would not shorten do not count, because a fleet would grow to its largest size in vain:
-
-- waits for functions of ``map_python``, which run in the rank's process;
-- all waits of a job with spare workers, whose ranks have about 32 workers each already.
+Waits for functions of ``map_python`` do not count. They run in the rank's process, so more workers would not shorten
+them, and a fleet would grow to its largest size in vain.
 """
 
 from __future__ import annotations
@@ -35,5 +33,4 @@ class WaitedShare:
         elif (waited, samples) != (self._waited, self._samples) and now > self._at:
             self._share = min(max((waited - self._waited) / (now - self._at), 0.0), 1.0)
             self._at, self._waited, self._samples = now, waited, samples
-        is_known = now - self._at <= HOLD_SECONDS and not stats.get("spare_workers", 0)
-        return self._share if is_known else None
+        return self._share if now - self._at <= HOLD_SECONDS else None
