@@ -204,7 +204,9 @@ fn views() -> Vec<(&'static str, Vec<View>)> {
         ),
         (
             "decode_image",
-            vec![view("horizontal_flip:0,random_crop:600:pad_if_needed=true,resize:64,resize:2000x2000,to_chw")],
+            vec![view(
+                "horizontal_flip:0,random_crop:600:pad_if_needed=true,resize:64,resize:2000x2000,to_chw",
+            )],
         ),
     ]
 }

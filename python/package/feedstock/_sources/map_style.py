@@ -59,6 +59,10 @@ class MapStyle(Dataset):
 
         def pipeline(self) -> Pipeline[ItemBatch]: ...  # type: ignore[override]
 
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        step, *given = self._recipe
+        return (_again, tuple(given)) if step == "from_torch" else super().__reduce__()
+
     def columns(self, names: Sequence[str]) -> Dataset:
         """Raises ConfigError: the data set itself chooses what its items have."""
         raise ConfigError(
@@ -141,6 +145,12 @@ def from_torch(
         identity,
     )
     return opened
+
+
+def _again(
+    dataset: Any, identity: str | None, columns: list[str] | None, num_workers: int | None
+) -> MapStyle:
+    return from_torch(dataset, identity=identity, columns=columns, num_workers=num_workers)
 
 
 def _length(dataset: Any) -> int:
