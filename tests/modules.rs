@@ -11,7 +11,7 @@ use syn::visit::Visit;
 const CIRCLES: [(&str, usize, usize); 11] = [
     ("dataset/base/src", 0, 0),
     ("dataset/plan/src", 0, 0),
-    ("dataset/src", 4, 0),
+    ("dataset/src", 6, 0),
     ("ops/src", 0, 0),
     ("ingest/src", 0, 0),
     ("trainer_bridge/device/src", 0, 0),

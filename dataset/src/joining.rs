@@ -266,15 +266,18 @@ fn digest_of(fields: &[FieldRef], columns: &[ArrayRef], has_key: &[bool]) -> Res
     let options = FormatOptions::new().with_null("\u{fffe}");
     let formatters = columns.iter().map(|column| ArrayFormatter::try_new(column, &options));
     let formatters = formatters.collect::<Result<Vec<_>, _>>().map_err(bug)?;
-    let (mut rows, mut sums, mut text) = (0u64, [0u64; 2], String::new());
+    let (mut rows, mut sums, mut text, mut values) = (0u64, [0u64; 2], String::new(), Vec::new());
     for row in (0..has_key.len()).filter(|row| has_key[*row]) {
-        text.clear();
-        for column in &formatters {
-            column.value(row).write(&mut text).map_err(bug)?;
-            text.push('\u{ffff}'); // no Unicode text has it
+        values.clear();
+        for (formatter, column) in formatters.iter().zip(columns) {
+            text.clear();
+            formatter.value(row).write(&mut text).map_err(bug)?;
+            values.push(u8::from(column.is_null(row)));
+            values.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            values.extend_from_slice(text.as_bytes());
         }
         for (seed, sum) in (0..).zip(&mut sums) {
-            *sum = sum.wrapping_add(XxHash64::oneshot(seed, text.as_bytes()));
+            *sum = sum.wrapping_add(XxHash64::oneshot(seed, &values));
         }
         rows += 1;
     }

@@ -56,7 +56,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// Returns the stored catalogs of its parts and joins, in the order of [`DatasetSpec::uris`](crate::DatasetSpec::uris); `None` for
+    /// Returns the stored catalogs of its parts and joins, in the order of [`DatasetSpec::sources`](crate::DatasetSpec::sources); `None` for
     /// those that are not stored.
     pub fn stored_catalogs(&self) -> Vec<Option<StoredCatalog>> {
         let stored =

@@ -7,8 +7,8 @@ const CHANNELS: usize = 3;
 
 /// Encodes one sample's tensor as a PNG: u8, u16 or f32, `[h, w, c]` or `[c, h, w]` with 1 or 3 channels, or a mask `[h, w]`.
 ///
-/// The high byte of u16 values is shown. f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised values have no colours. Each class
-/// of a mask has another colour; class 0 is black.
+/// The high byte of u16 values is shown. f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised
+/// values have no colours. Each class of a mask has another colour; class 0 is black.
 pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     let (height, width, channels) = match (spec.shape.as_slice(), spec.layout) {
         (&[height, width, channels @ (1 | CHANNELS)], Layout::Hwc)

@@ -197,6 +197,7 @@ impl Inner {
         });
         if let Ok(true) = kept {
             state.index.insert(key, size, place, next);
+            self.publish(&state);
             return Ok(true);
         }
         state.index.release(size);

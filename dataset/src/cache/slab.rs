@@ -61,7 +61,12 @@ impl Slabs {
         self.on && size <= MAX_IN_SLAB_BYTES
     }
 
-    /// Returns the bytes on disk in addition to those of entries.
+    /// Returns the bytes of slabs on disk in addition to those of entries.
+    pub(super) fn extra(&self) -> u64 {
+        self.extra
+    }
+
+    /// Returns the bytes on disk in addition to those of entries: also those of the table.
     pub(super) fn overhead(&self) -> u64 {
         self.extra + self.table.bytes()
     }

@@ -67,7 +67,7 @@ pub(super) fn take_over(
         elsewhere -= part.bytes;
         let mut rest = part.bytes;
         for (number, entries) in part.slabs {
-            let room = cap.saturating_sub(index.used() + elsewhere + rest);
+            let room = cap.saturating_sub(index.used() + slabs.extra() + elsewhere + rest);
             let moved = Moved { part: &part.path, number, entries };
             rest = rest.saturating_sub(merge(folder, moved, room, disk, &mut index, &mut slabs)?);
         }
@@ -92,10 +92,14 @@ fn makes_holes(folder: &Folder, disk: Disk) -> bool {
             );
             false
         }
-        Err(error) => {
+        Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
             // A disk that is full now may have room later, and holes are the rule.
             tracing::debug!(%error, "cache folder {at}: whether the file system makes holes is unknown");
             true
+        }
+        Err(error) => {
+            tracing::info!(%error, "cache folder {at}: parts of files cannot be freed; each entry is a file");
+            false
         }
     }
 }
@@ -113,7 +117,7 @@ fn find(part: &Path, disk: Disk, holes: bool) -> io::Result<Found> {
         by_slab.entry(extent.slab).or_default().push((key, extent));
     }
     let mut slabs = BTreeMap::new();
-    let mut bytes = table.bytes();
+    let mut bytes = 0;
     for number in listed.slabs {
         let mut entries = by_slab.remove(&number).unwrap_or_default();
         for key in overlapping(&mut entries) {
@@ -127,9 +131,14 @@ fn find(part: &Path, disk: Disk, holes: bool) -> io::Result<Found> {
             slabs.insert(number, entries);
         }
     }
-    for (key, _) in by_slab.into_values().flatten() {
-        table.remove(key)?;
+    if slabs.is_empty() {
+        table.clear()?;
+    } else {
+        for (key, _) in by_slab.into_values().flatten() {
+            table.remove(key)?;
+        }
     }
+    bytes += table.bytes();
     for (path, _) in &listed.entries {
         bytes += file_bytes(path)?;
     }

@@ -184,7 +184,9 @@ fn an_interrupted_take_over_loses_nothing() {
     let folder = |name: &str| dir.path().join(name);
     for (name, numbers) in [("first", 0..60), ("second", 50..200)] {
         let cache = open(&folder(name), Disk::REAL);
-        numbers.into_iter().for_each(|n| assert!(put(&cache, n)));
+        for n in numbers {
+            assert!(put(&cache, n));
+        }
     }
     let two_parts = |name: &str| {
         copy(&folder("first").join("part-0"), &folder(name).join("part-0"));

@@ -86,7 +86,9 @@ impl Catalog {
 
     /// Whether its objects are files of this machine.
     pub fn is_local(&self) -> bool {
-        !self.objects.is_empty()
-            && Location::parse(&self.objects.get(0).uri).is_ok_and(|found| found.scheme == Scheme::Local)
+        let last = self.objects.len().checked_sub(1); // the first may be a file of annotations
+        last.is_some_and(|at| {
+            Location::parse(&self.objects.get(at).uri).is_ok_and(|found| found.scheme == Scheme::Local)
+        })
     }
 }

@@ -8,8 +8,8 @@
 //! Cost: the values, and 8 bytes a sample for each table that is looked up. Texts are held once, as views.
 
 use super::{Catalog, Content, VIEW_BYTES, index};
+use crate::Result;
 use crate::catalog::columns::bug;
-use crate::{Result, UnsupportedAudio};
 use arrow::array::{Array, ArrayRef, UInt64Array};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::take;
@@ -86,6 +86,14 @@ impl Derived {
 
     pub(crate) fn column(&self, column: usize) -> &DerivedColumn {
         &self.columns[column]
+    }
+
+    /// Returns the name that a column has in the base; `None` if it is not there.
+    pub(crate) fn base_name(&self, column: usize) -> Option<&str> {
+        match self.columns[column] {
+            DerivedColumn::Base(own) => Some(self.base.schema.field(own).name()),
+            DerivedColumn::Values(_) => None,
+        }
     }
 
     /// Returns which of these columns are columns of the base, by their index there.
@@ -170,24 +178,6 @@ impl Catalog {
     /// Returns the name of a column in the catalog that has the blocks; `None` if it is not there.
     pub(crate) fn stored_name<'a>(&'a self, column: &'a str) -> Option<&'a str> {
         let Content::Derived(derived) = &self.content else { return Some(column) };
-        match derived.column(self.schema.index_of(column).ok()?) {
-            DerivedColumn::Base(own) => Some(derived.base.schema.field(*own).name()),
-            DerivedColumn::Values(_) => None,
-        }
-    }
-
-    /// Returns the audio clips of the base whose codecs are not decoded, under the names that their columns have here.
-    pub(super) fn renamed_audio(&self, derived: &Derived) -> Vec<UnsupportedAudio> {
-        let mut found = derived.base.unsupported_audio();
-        for codec in &mut found {
-            let is_column = |column: &DerivedColumn| match column {
-                DerivedColumn::Base(own) => *derived.base.schema.field(*own).name() == codec.column,
-                DerivedColumn::Values(_) => false,
-            };
-            if let Some(at) = derived.columns.iter().position(is_column) {
-                codec.column.clone_from(self.schema.field(at).name());
-            }
-        }
-        found
+        derived.base_name(self.schema.index_of(column).ok()?)
     }
 }

@@ -3,6 +3,7 @@
 //! It is kept in runs of about 64 k samples. No block straddles two runs, so a block's metadata is a slice, not a copy.
 
 use super::Objects;
+use super::names::CLASS_NAMES_KEY;
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt32Array, UInt64Array};
 use arrow::compute::concat_batches;
@@ -313,6 +314,17 @@ impl SampleTable {
             }
         }
         Ok(())
+    }
+
+    /// Hashes the class names of the metadata columns.
+    pub(crate) fn hash_class_names(&self, hash: &mut impl Hasher) {
+        let Some(chunk) = self.chunks.first() else { return };
+        for field in chunk.metadata.schema().fields() {
+            if let Some(names) = field.metadata().get(CLASS_NAMES_KEY) {
+                hash.write(names.as_bytes());
+                hash.write_u8(0xff); // no UTF-8 text holds it
+            }
+        }
     }
 
     /// Returns the number of objects that a block's samples span, counted by changes from sample to sample.

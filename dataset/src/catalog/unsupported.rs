@@ -115,6 +115,18 @@ impl Catalog {
         });
         of_parts.collect()
     }
+
+    /// Returns the audio clips of the base whose codecs are not decoded, under the names that their columns have here.
+    fn renamed_audio(&self, derived: &super::Derived) -> Vec<UnsupportedAudio> {
+        let mut found = derived.base().unsupported_audio();
+        for codec in &mut found {
+            let is_column = |at: &usize| derived.base_name(*at) == Some(codec.column.as_str());
+            if let Some(at) = (0..self.schema.fields().len()).find(is_column) {
+                codec.column.clone_from(self.schema.field(at).name());
+            }
+        }
+        found
+    }
 }
 
 #[cfg(test)]

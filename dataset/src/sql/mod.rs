@@ -26,11 +26,9 @@ use datafusion::logical_expr::{Expr, Volatility};
 use datafusion::prelude::{DataFrame, SQLOptions, SessionConfig, SessionContext};
 use datafusion::sql::sqlparser::parser::ParserError;
 use futures::TryStreamExt;
+use names::TABLE;
 use std::sync::Arc;
 use table::CatalogTable;
-
-/// The name of the only table.
-const TABLE: &str = "catalog";
 
 /// Returns a context with the table `catalog`, `feedstock_split` and the data set's functions.
 pub(crate) fn context(opened: &Arc<Opened>) -> Result<SessionContext> {
@@ -98,7 +96,7 @@ pub(crate) async fn numbers(opened: &Arc<Opened>, column: &str) -> Result<Vec<f3
         let run = async {
             let table = table_of(&opened).await?;
             let mut stream = table.select_columns(&[SAMPLE_ID, &column])?.execute_stream().await?;
-            let mut values = vec![f32::NAN; samples];
+            let mut found = vec![f32::NAN; samples];
             while let Some(batch) = stream.try_next().await? {
                 let numbers = cast(batch.column(1), &DataType::Float64)?;
                 let ids = batch.column(0).as_primitive::<UInt64Type>().values();
@@ -108,11 +106,11 @@ pub(crate) async fn numbers(opened: &Arc<Opened>, column: &str) -> Result<Vec<f3
                         reason = "below the number of samples, a usize"
                     )]
                     if let Some(number) = number {
-                        values[id as usize] = narrowed(number);
+                        found[id as usize] = narrowed(number);
                     }
                 }
             }
-            Ok(values)
+            Ok(found)
         };
         run.await.map_err(|e| explain(e, &format!("the column {column}"), &opened))
     };

@@ -7,6 +7,9 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+/// The table of a catalog in queries.
+pub(super) const TABLE: &str = "catalog";
+
 /// Returns the expression with other names of columns: from old to new. New names have quotation marks.
 ///
 /// A text that is not an expression stays unchanged; filters were parsed before they were applied.
@@ -23,7 +26,7 @@ pub(crate) fn renamed(sql: &str, names: &BTreeMap<String, String>) -> String {
         match part {
             Expr::Identifier(ident) => rename(ident),
             Expr::CompoundIdentifier(idents) => {
-                let is_of_table = idents.first().is_some_and(|first| name_of(first) == super::TABLE);
+                let is_of_table = idents.first().is_some_and(|first| name_of(first) == TABLE);
                 if let Some(ident) = idents.get_mut(usize::from(is_of_table)) {
                     rename(ident); // after it come fields of a struct
                 }
@@ -43,6 +46,12 @@ pub(super) fn has_subquery(sql: &str) -> bool {
         _ => ControlFlow::Continue(()),
     });
     found.is_break()
+}
+
+/// Whether the expression has a name: `x as y`.
+pub(super) fn is_named(sql: &str) -> bool {
+    let parser = Parser::new(&GenericDialect {}).try_with_sql(sql);
+    parser.and_then(|mut parser| parser.parse_expr_with_alias()).is_ok_and(|parsed| parsed.alias.is_some())
 }
 
 fn parsed(sql: &str) -> Option<Expr> {

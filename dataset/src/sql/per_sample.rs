@@ -1,6 +1,7 @@
 //! The values of an expression for all samples: weights and classes.
 
 use super::labels::are_labels;
+use super::names::is_named;
 use super::{explain, external, refuse_changing, samples, table_of};
 use crate::catalog::SAMPLE_ID;
 use crate::open::Opened;
@@ -8,7 +9,6 @@ use crate::{Error, Result};
 use arrow::array::{ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, UInt64Type};
-use datafusion::logical_expr::Expr;
 use datafusion::prelude::ident;
 use futures::TryStreamExt;
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ async fn check_key(opened: &Arc<Opened>, sql: &str) -> Result<()> {
     let task = async move {
         let run = async {
             let key = table_of(&opened).await?.parse_sql_expr(&sql)?;
-            if matches!(key, Expr::Alias(_)) {
+            if is_named(&sql) {
                 return Err(external(Error::config("a key has no name; leave out `as`")));
             }
             if key.column_refs().iter().any(|column| column.name() == SAMPLE_ID) {

@@ -1,6 +1,6 @@
 //! Columns in memory: the values of an expression, or of columns, for all samples in catalog order.
 
-use super::names::has_subquery;
+use super::names::{has_subquery, is_named};
 use super::{explain, external, samples, table_of};
 use crate::catalog::SAMPLE_ID;
 use crate::held::held_type;
@@ -32,6 +32,9 @@ pub(crate) async fn of_expression(opened: &Arc<Opened>, sql: &str) -> Result<(Da
                 return Err(external(Error::config(
                     "it has a query; a column has one value for each sample",
                 )));
+            }
+            if is_named(&sql) {
+                return Err(external(Error::config("a column is named by the call; leave out `as`")));
             }
             let table = table_of(&opened).await?;
             let expression = table.parse_sql_expr(&sql)?;
@@ -167,7 +170,6 @@ fn check_per_sample(expression: &Expr) -> datafusion::error::Result<()> {
             }
             Expr::AggregateFunction(call) => Some(of_many(call.func.name())),
             Expr::WindowFunction(call) => Some(of_many(call.fun.name())),
-            Expr::Alias(_) => Some("a column is named by the call; leave out `as`".to_owned()),
             Expr::ScalarSubquery(_) | Expr::Exists(_) | Expr::InSubquery(_) | Expr::SetComparison(_) => {
                 Some("it has a query; a column has one value for each sample".to_owned())
             }

@@ -83,6 +83,9 @@ pub(crate) async fn identity(
         Content::Located(samples) => {
             samples.hash_places(&mut hash);
             samples.hash_values(&mut hash, DURATION)?; // read from a table, or from audio headers
+            if layout == Layout::Coco {
+                samples.hash_class_names(&mut hash); // of categories, which the values number
+            }
         }
         Content::Units { units, .. } => {
             for unit in units.all(storage).await? {

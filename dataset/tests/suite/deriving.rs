@@ -275,7 +275,7 @@ async fn a_state_of_replaced_files_selects_by_the_columns_of_that_time() {
     };
     let older = open().await;
     let saved = older.plan(&shuffle()).unwrap().fingerprint().clone();
-    std::fs::write(root.path().join("a/new.jpg"), b"new").unwrap();
+    std::fs::write(root.path().join("a/newer.jpg"), b"new").unwrap();
     let newer = open().await;
     assert_ne!(kept(&newer), kept(&older));
     let then = newer.as_of(&saved).await.unwrap();

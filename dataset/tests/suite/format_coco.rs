@@ -293,7 +293,7 @@ async fn files_that_are_not_cocos_are_refused_with_the_id() {
         refusal(|f| drop(f["images"][0].as_object_mut().unwrap().remove("file_name"))).await,
         "missing field `file_name`",
     );
-    add(refusal(|f| *f = json!([1])).await, "not a readable file of COCO: ");
+    add(refusal(|f| *f = json!([1])).await, "not a COCO annotations file: ");
     for (error, expected) in found {
         assert!(error.contains(expected), "{error}");
     }
@@ -308,7 +308,7 @@ async fn files_that_are_not_cocos_are_refused_with_the_id() {
         let uri = root.path().join("train");
         let error = message(Dataset::open_with(path(&uri), coco("../annotations/instances.json")).await);
         assert!(
-            error.contains("not a readable file of COCO: ") && error.contains(" line 1 column "),
+            error.contains("not a COCO annotations file: ") && error.contains(" line 1 column "),
             "{error}"
         );
     }

@@ -15,18 +15,11 @@ mod rows;
 mod weights;
 mod wide;
 
+pub(super) use self::rows::Source;
 use self::rows::{ROW_PADDING, RowTaps, Rows};
 use self::weights::{Side, Weights, unpack};
-use super::geometry::{Filter, Rect, Size, Window};
+use super::geometry::{Filter, Size, Window};
 use crate::image::buffer::Buffer;
-
-/// A view of RGB pixels whose rows are a stride apart.
-#[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
-    pub(super) pixels: &'a [u8],
-    pub(super) stride: usize,
-    pub(super) view: Rect,
-}
 
 /// Resamples with filters; keeps weights and rows.
 #[derive(Default)]
@@ -213,6 +206,7 @@ mod tests {
     use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
     use super::*;
+    use crate::image::geometry::Rect;
     use crate::seed::{Generator, SampleSeed};
 
     const FILTERS: [(Filter, FilterType); 3] = [

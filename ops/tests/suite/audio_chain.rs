@@ -147,7 +147,7 @@ fn mistakes_are_named() {
             "gain must be a range within -100 … 100; got 200..200",
         ),
         ("decode_audio,time_shift:1.5", "shift must be a range within -1 … 1; got -1.5..1.5"),
-        ("decode_audio,g711:b_law", "`law` must be one of"),
+        ("decode_audio,g711:b_law", "`law` must be mu_law or a_law; got b_law"),
         ("decode_audio,resample:0", "op 1 (resample)"),
         ("decode_audio,decode_audio", "op 1 (decode_audio): the audio clip is decoded already"),
         ("decode_audio,resample:16000,log_mel:80,volume", "op 3 (volume): works on waveforms"),

@@ -114,7 +114,7 @@ fn about(file: &ObjectRef, problem: impl std::fmt::Display) -> Error {
 
 fn parse(file: &ObjectRef, bytes: Bytes) -> Result<Images> {
     let parsed = serde_json::from_slice(&bytes)
-        .map_err(|error| about(file, format!("not a readable file of COCO: {error}")))?;
+        .map_err(|error| about(file, format!("not a COCO annotations file: {error}")))?;
     drop(bytes);
     Images::of(parsed, &|problem| about(file, problem))
 }

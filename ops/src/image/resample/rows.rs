@@ -1,4 +1,14 @@
-//! The rows that the kernels of both passes read.
+//! The pixels that both passes read.
+
+use crate::image::geometry::Rect;
+
+/// A view of pixels of three bytes whose rows are a stride apart.
+#[derive(Clone, Copy)]
+pub(in crate::image) struct Source<'a> {
+    pub(in crate::image) pixels: &'a [u8],
+    pub(in crate::image) stride: usize,
+    pub(in crate::image) view: Rect,
+}
 
 /// Bytes after a row's last readable pixel that a load of 16 may touch.
 pub(super) const ROW_PADDING: usize = 16;

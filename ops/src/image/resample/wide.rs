@@ -1,9 +1,9 @@
 //! Resampling of grey values of 16 bits in f64, as Pillow resizes images of mode `I;16`: a pass along the rows or one down the
 //! columns, whose sums are rounded and clamped. A pixel has three bytes: the high byte, the low byte, and one that is not used.
 
+use super::rows::Source;
 use super::weights::{Side, Weights};
-use super::{Source, Window};
-use crate::image::geometry::{Filter, Size};
+use crate::image::geometry::{Filter, Size, Window};
 
 /// Resamples one direction of `window`; the other is copied.
 pub(super) fn resample(
