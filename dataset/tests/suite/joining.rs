@@ -185,8 +185,8 @@ async fn another_version_of_the_other_data_set_is_refused() {
     without.joined.clear();
     let error = without.open(&|| options(feedstock_dataset::CatalogStore::Nowhere)).await.unwrap_err();
     assert!(error.to_string().contains("the description lacks the other data set"), "{error}");
-    let mut more = spec.clone();
-    more.joined.push(spec.joined[0].clone());
+    let mut more = second.spec();
+    more.joined.push(more.joined[0].clone());
     let error = more.open(&|| options(feedstock_dataset::CatalogStore::Nowhere)).await.unwrap_err();
     assert!(error.to_string().contains("has more data sets to join than joins"), "{error}");
 }
