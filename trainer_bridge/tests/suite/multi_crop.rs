@@ -202,8 +202,8 @@ fn views_are_a_field_of_recipes_that_have_them() {
     synth(dir.path(), 8);
     let spec = |pipeline: &Pipeline| serde_json::to_value(pipeline.spec()).unwrap();
     let maps = spec(&views(open(dir.path())))["maps"].clone();
-    assert_eq!(maps[2]["view"], serde_json::json!({ "of": "global_1+global_2+local", "count": 4 }));
-    assert_eq!(maps[0]["view"], serde_json::json!({ "of": "global_1+global_2+local" }));
+    assert_eq!(maps[2]["view"], serde_json::json!({ "of": "0:global_1+global_2+local", "count": 4 }));
+    assert_eq!(maps[0]["view"], serde_json::json!({ "of": "0:global_1+global_2+local" }));
     let plain = spec(&ordered(open(dir.path()).map("image", [decode_image(), resize([8, 8])])));
     let fields: Vec<&String> = plain["maps"][0].as_object().unwrap().keys().collect();
     assert_eq!(fields, ["column", "ops", "output", "pad_value"]);
