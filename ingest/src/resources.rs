@@ -40,11 +40,11 @@ impl Loaded {
                 Need::File(uri) if loaded.file(uri).is_none() => {
                     *loaded = loaded.clone().with_file(uri, read_file(dataset, uri)?);
                 }
-                Need::Noise { uri, sample_rate } => {
-                    if is_missing(loaded.noise(uri), "noise", uri, *sample_rate)? {
-                        let noise = read_clips(dataset, uri, *sample_rate, "noise", |_| Ok(()))?;
-                        *loaded = loaded.clone().with_noise(uri, noise);
-                    }
+                Need::Noise { uri, sample_rate }
+                    if is_missing(loaded.noise(uri), "noise", uri, *sample_rate)? =>
+                {
+                    let noise = read_clips(dataset, uri, *sample_rate, "noise", |_| Ok(()))?;
+                    *loaded = loaded.clone().with_noise(uri, noise);
                 }
                 Need::ImpulseResponses { uri, sample_rate } => {
                     let what = "reverb: impulse responses";

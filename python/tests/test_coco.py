@@ -190,7 +190,7 @@ def test_files_that_are_not_cocos_are_refused(tmp_path: Path) -> None:
     for change, expected in [
         (
             {"bbox": [1.0, 2.0, float("nan"), 4.0]},
-            r"instances_val2017\.json: not a readable file .* line 1 column",
+            r"instances_val2017\.json: not a COCO annotations file: .* line 1 column",
         ),
         (
             {"bbox": [1, 2, -3, 4]},

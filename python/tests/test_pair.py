@@ -55,7 +55,7 @@ def ade(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows(pipeline: fs.Pipeline, **options: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns copies of each sample's image and mask by its key."""
     found = {}
-    for batch in pipeline.shuffle(seed=5).batch(4).epochs(1).loader(output="numpy", **options):
+    for batch in pipeline.shuffle(seed=5).batch(5).epochs(1).loader(output="numpy", **options):
         for row, key in enumerate(batch["key"]):
             found[str(key)] = np.array(batch["image"][row]), np.array(batch["mask"][row])
     return found
@@ -100,7 +100,7 @@ def test_workers_and_pickled_data_sets_deliver_the_same(ade: Path) -> None:
 
 
 def test_a_resume_in_mid_epoch_delivers_the_rest(ade: Path) -> None:
-    pipeline = fs.Dataset(ade, pair=PAIR).map(COLUMNS, OPS).shuffle(seed=5).batch(4).epochs(1)
+    pipeline = fs.Dataset(ade, pair=PAIR).map(COLUMNS, OPS).shuffle(seed=5).batch(5).epochs(1)
     expected = rows(fs.Dataset(ade, pair=PAIR).map(COLUMNS, OPS))
     seen: list[str] = []
 

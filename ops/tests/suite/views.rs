@@ -162,9 +162,8 @@ fn large_images_are_decoded_at_the_finest_fraction_that_a_view_needs() {
             run(&Views::compile(decode, &views).unwrap(), &bytes, seed, &mut scratch).unwrap()
         };
         let [scaled, whole] = [exif(true), exif(false)];
-        let alone = |made: &mut dyn FnMut(&Op, &[u32]) -> Vec<Vec<u8>>, decode: &Op, side: u32| {
-            made(decode, &[side]).remove(0)
-        };
+        type Made<'a> = dyn FnMut(&Op, &[u32]) -> Vec<Vec<u8>> + 'a;
+        let alone = |made: &mut Made<'_>, decode: &Op, side: u32| made(decode, &[side]).remove(0);
         // 512 / 60 allows 1/4, 512 / 30 1/8, 512 / 100 1/2, 512 / 200 only the whole size.
         let (quarter, eighth) = (alone(&mut made, &scaled, 60), alone(&mut made, &scaled, 30));
         let both = made(&scaled, &[60, 30]);

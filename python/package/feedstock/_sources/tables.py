@@ -117,9 +117,7 @@ def _plain(reader: Any, schema: Any, pa: Any) -> Iterator[Any]:
     for batch in reader:
         most = max(1, min(_MOST_ROWS, batch.num_rows * _PART_BYTES // max(1, batch.nbytes)))
         for start in range(0, batch.num_rows, most):
-            # A copy, whose offsets begin at 0: a cast to offsets of 32 bits refuses a slice of more than 2 GiB.
             part = batch.slice(start, most)
-            part = part.take(pa.array(np.arange(part.num_rows)))
             columns = [_cast(array, field, pa) for array, field in zip(part.columns, schema, strict=True)]
             yield pa.table(columns, schema=schema)
 
@@ -131,7 +129,11 @@ def _cast(array: Any, field: Any, pa: Any) -> Any:
         array = array.dictionary_decode()
     elif pa.types.is_run_end_encoded(array.type):
         array = pa.compute.run_end_decode(array)
+    types, kind = pa.types, array.type
     try:
+        if types.is_large_binary(kind) or types.is_large_string(kind) or types.is_large_list(kind):
+            # A copy, whose offsets begin at 0: a cast to offsets of 32 bits refuses a slice that ends above 2 GiB.
+            array = array.take(pa.array(np.arange(len(array))))
         return array if array.type == field.type else array.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(f"column {field.name!r} of type {array.type} cannot be stored: {error}") from error
