@@ -321,9 +321,9 @@ mod tests {
                 let key = key(n);
                 match action {
                     0..6 => {
-                        if !model.contains_key(&key) {
+                        if let std::collections::btree_map::Entry::Vacant(free) = model.entry(key) {
                             put(&mut table, key, extent(n));
-                            model.insert(key, extent(n));
+                            free.insert(extent(n));
                         }
                         record_use(dir.path(), key, u64::from(n)).unwrap();
                         prop_assert_eq!(table.recorded_use(key), Some(u64::from(n)));

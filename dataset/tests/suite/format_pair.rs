@@ -178,7 +178,8 @@ async fn options_that_contradict_each_other_or_the_files_are_refused() {
         let at = path(root.path()).to_owned();
         async move { message(Dataset::open_with(&at, options).await) }
     };
-    let cases: [(&[(&str, &str)], fn(OpenOptions) -> OpenOptions, &str); 9] = [
+    type Case = (&'static [(&'static str, &'static str)], fn(OpenOptions) -> OpenOptions, &'static str);
+    let cases: [Case; 9] = [
         (&[("a", "images/{}.jpg"), ("b", "images/x.png")], |o| o, "it must have one {}"),
         (
             &[("a", "{}.jpg"), ("b", "images/{}.jpg")],
