@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -100,8 +101,10 @@ def start() -> torch.device:
 def end() -> None:
     """Leaves the group when all ranks have called it."""
     # Gloo frees the last collective's tensors on a separate thread, which waits for the interpreter's lock.
-    # Destroying the group waits for that thread while holding the lock. A barrier releases the lock while it waits.
+    # Destroying the group waits for that thread while holding the lock. A barrier releases the lock while it waits, and
+    # the pause while the barrier's own tensors are freed.
     dist.barrier()
+    time.sleep(0.5)
     dist.destroy_process_group()
 
 
