@@ -112,7 +112,7 @@ def nt_xent(features: torch.Tensor, temperature: float) -> tuple[torch.Tensor, t
     scores = features @ everyone.T / temperature
     scores[
         torch.arange(2 * rows, device=features.device), own
-    ] = -torch.inf  # a view is no negative of itself
+    ] = -torch.inf  # a view is not compared with itself
     partners = (own + images) % (2 * images)
     return functional.cross_entropy(scores, partners), (scores.argmax(dim=1) == partners).float().mean()
 

@@ -143,7 +143,7 @@ impl Slabs {
         Ok(current)
     }
 
-    /// Enters an entry that was written into the table; `false` if there is no room for its key.
+    /// Enters a written entry into the table. Returns `false` if the table has no room for its key.
     pub(super) fn keep(&mut self, key: Key, extent: Extent, file: &File) -> io::Result<bool> {
         self.measure(extent.slab, file)?;
         self.table.insert(key, extent)
