@@ -18,8 +18,11 @@ const ALLOWED: [(&str, &[&str]); 12] = [
     ),
     ("feedstock-synth", &[]),
     ("feedstock-testkit", &["feedstock-base"]),
-    // The last two only for the feature `shared-build`.
-    ("feedstock-python", &["feedstock", "feedstock-cli", "feedstock-device", "feedstock-testkit"]),
+    // The last three only for the feature `shared-build`.
+    (
+        "feedstock-python",
+        &["feedstock", "feedstock-cli", "feedstock-device", "feedstock-ops", "feedstock-testkit"],
+    ),
     ("feedstock", &["feedstock-dataset", "feedstock-ingest", "feedstock-ops", "feedstock-trainer-bridge"]),
     (
         "feedstock-cli",
