@@ -56,14 +56,17 @@ struct Package {
     has_bin: bool,
 }
 
-fn packages() -> BTreeMap<String, Package> {
+fn cargo(arguments: &[&str]) -> String {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
-        .output()
-        .unwrap();
+    let output =
+        Command::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn packages() -> BTreeMap<String, Package> {
+    let metadata = cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline"]);
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let read = |package: &serde_json::Value| {
         let dependencies = package["dependencies"].as_array().unwrap().iter();
@@ -118,6 +121,28 @@ fn only_the_command_line_and_the_test_kit_are_programs() {
         let may = ["feedstock-cli", "feedstock-testkit"].contains(&name.as_str());
         assert!(may || !package.has_bin, "{name} has a program; the command line is in cli/");
     }
+}
+
+/// `scripts/common.sh` builds the wheel of Python's tests from what the tests of Rust have built. A library with other features would be
+/// compiled again, and all that use it.
+#[test]
+fn the_wheel_of_the_tests_has_the_features_of_the_tests() {
+    let libraries = |edges: &str, selection: &[&str]| -> BTreeSet<(String, String)> {
+        let form = ["tree", "--offline", "--edges", edges, "--prefix", "none", "--format", "{p}|{f}"];
+        let split = |line: &str| {
+            let (package, features) = line.split_once('|').unwrap();
+            (package.to_owned(), features.trim_end_matches(" (*)").to_owned())
+        };
+        cargo(&[&form, selection].concat()).lines().map(split).collect()
+    };
+    let tests = ["--workspace", "--exclude", "feedstock-python", "--all-features"];
+    let tests = libraries("normal,build,dev", &tests);
+    let wheel = ["--package", "feedstock-python", "--features", "shared-build,test-hooks"];
+    let mut wheel = libraries("normal,build", &wheel);
+    wheel.retain(|(package, _)| tests.iter().any(|(other, _)| other == package));
+    assert!(wheel.len() > 300, "{} libraries of both", wheel.len());
+    let others: Vec<_> = wheel.difference(&tests).collect();
+    assert!(others.is_empty(), "in the wheel, with other features than in the tests of Rust: {others:?}");
 }
 
 /// In tests, all crates that read bytes from outside have debug assertions and overflow checks.

@@ -9,16 +9,17 @@ use crate::catalog::{ColumnValues, index, project};
 use crate::sql::values;
 use crate::steps::SelectionStep;
 use crate::{Dataset, Error, ErrorKind, Result, SampleId, Selection};
-use arrow::array::{Array, ArrayRef, BooleanArray, UInt64Array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, UInt64Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::{cast, filter};
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::datatypes::{ArrowNativeType, DataType, FieldRef};
 use arrow::error::ArrowError;
 use arrow::row::{Row, RowConverter, Rows, SortField};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hasher;
+use std::ops::Range;
 use std::sync::Arc;
 use twox_hash::XxHash64;
 
@@ -263,19 +264,11 @@ fn key_type(left: &DataType, right: &DataType) -> Option<DataType> {
 
 /// Returns a hash of the rows that have a key: names, types and values, whatever the sequence of rows and the files are.
 fn digest_of(fields: &[FieldRef], columns: &[ArrayRef], has_key: &[bool]) -> Result<String> {
-    let options = FormatOptions::new().with_null("\u{fffe}");
-    let formatters = columns.iter().map(|column| ArrayFormatter::try_new(column, &options));
-    let formatters = formatters.collect::<Result<Vec<_>, _>>().map_err(bug)?;
+    let columns = columns.iter().map(Values::of).collect::<Result<Vec<_>>>()?;
     let (mut rows, mut sums, mut text, mut values) = (0u64, [0u64; 2], String::new(), Vec::new());
     for row in (0..has_key.len()).filter(|row| has_key[*row]) {
         values.clear();
-        for (formatter, column) in formatters.iter().zip(columns) {
-            text.clear();
-            formatter.value(row).write(&mut text).map_err(bug)?;
-            values.push(u8::from(column.is_null(row)));
-            values.extend_from_slice(&(text.len() as u64).to_le_bytes());
-            values.extend_from_slice(text.as_bytes());
-        }
+        columns.iter().try_for_each(|column| column.write(row, &mut text, &mut values))?;
         for (seed, sum) in (0..).zip(&mut sums) {
             *sum = sum.wrapping_add(XxHash64::oneshot(seed, &values));
         }
@@ -292,6 +285,62 @@ fn digest_of(fields: &[FieldRef], columns: &[ArrayRef], has_key: &[bool]) -> Res
     Ok(format!("{:016x}{:016x}", digest(2), digest(3)))
 }
 
+/// The values of a column, as bytes: different values have different ones.
+enum Values<'a> {
+    Texts(&'a dyn Array, ArrayFormatter<'a>),
+    Lists(&'a dyn Array, Box<dyn Fn(usize) -> Range<usize> + 'a>, Box<Values<'a>>),
+}
+
+impl<'a> Values<'a> {
+    fn of(column: &'a ArrayRef) -> Result<Self> {
+        let lists = |ranges, items| Ok(Self::Lists(column, ranges, Box::new(Self::of(items)?)));
+        match column.data_type() {
+            DataType::List(_) => {
+                let list = column.as_list::<i32>();
+                let end = |row: usize| list.value_offsets()[row].as_usize();
+                lists(Box::new(move |row| end(row)..end(row + 1)), list.values())
+            }
+            DataType::LargeList(_) => {
+                let list = column.as_list::<i64>();
+                let end = |row: usize| list.value_offsets()[row].as_usize();
+                lists(Box::new(move |row| end(row)..end(row + 1)), list.values())
+            }
+            DataType::FixedSizeList(_, _) => {
+                let list = column.as_fixed_size_list();
+                let end = |row: usize| list.value_offset(row).as_usize();
+                lists(Box::new(move |row| end(row)..end(row + 1)), list.values())
+            }
+            _ => {
+                let texts = ArrayFormatter::try_new(column, &FormatOptions::new()).map_err(bug)?;
+                Ok(Self::Texts(column, texts))
+            }
+        }
+    }
+
+    /// Adds the value of a row to `bytes`; `text` is used in between.
+    fn write(&self, row: usize, text: &mut String, bytes: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Self::Texts(column, texts) => {
+                text.clear();
+                texts.value(row).write(text).map_err(bug)?;
+                write_head(bytes, column.is_null(row), text.len());
+                bytes.extend_from_slice(text.as_bytes());
+                Ok(())
+            }
+            Self::Lists(column, ranges, items) => {
+                let mut range = ranges(row);
+                write_head(bytes, column.is_null(row), range.len());
+                range.try_for_each(|item| items.write(item, text, bytes))
+            }
+        }
+    }
+}
+
+fn write_head(bytes: &mut Vec<u8>, is_null: bool, len: usize) {
+    bytes.push(u8::from(is_null));
+    bytes.extend_from_slice(&(len as u64).to_le_bytes());
+}
+
 fn bug(error: ArrowError) -> Error {
     Error::new(ErrorKind::Bug, "the columns of a join do not fit").with_source(error)
 }
@@ -299,7 +348,8 @@ fn bug(error: ArrowError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{Int64Array, StringArray};
+    use arrow::array::{FixedSizeListArray, Int64Array, LargeListArray, ListArray, StringArray};
+    use arrow::buffer::OffsetBuffer;
     use arrow::datatypes::Field;
 
     fn digest(names: [&str; 2], ids: &[Option<i64>], texts: &[&str]) -> String {
@@ -328,6 +378,39 @@ mod tests {
         ] {
             assert_ne!(other, one);
         }
+    }
+
+    #[test]
+    fn lists_with_other_items_have_other_digests() {
+        let item = || Arc::new(Field::new("item", DataType::Utf8, true));
+        let digest = |list: ArrayRef| {
+            let field = Arc::new(Field::new("list", list.data_type().clone(), true));
+            digest_of(&[field], &[list], &[true]).unwrap()
+        };
+        let lists = |texts: &[Option<&str>]| -> [ArrayRef; 3] {
+            let (values, len) = (StringArray::from(texts.to_vec()), texts.len());
+            [
+                Arc::new(ListArray::new(
+                    item(),
+                    OffsetBuffer::from_lengths([len]),
+                    Arc::new(values.clone()),
+                    None,
+                )),
+                Arc::new(LargeListArray::new(
+                    item(),
+                    OffsetBuffer::from_lengths([len]),
+                    Arc::new(values.clone()),
+                    None,
+                )),
+                Arc::new(FixedSizeListArray::new(item(), len.try_into().unwrap(), Arc::new(values), None)),
+            ]
+        };
+        let one = lists(&[Some("a, b")]).map(digest);
+        assert_eq!(one, lists(&[Some("a, b")]).map(digest));
+        for other in [&[Some("a"), Some("b")][..], &[None], &[Some("")], &[]] {
+            assert!(lists(other).map(digest).iter().all(|other| !one.contains(other)), "{other:?}");
+        }
+        assert_ne!(lists(&[Some("")]).map(digest), lists(&[None]).map(digest));
     }
 
     #[test]

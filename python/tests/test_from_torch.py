@@ -348,5 +348,11 @@ def test_what_pipelines_of_items_cannot_do() -> None:
         fs.Dataset.mix([(dataset, 1.0)])
     with pytest.raises(fs.ConfigError, match="__getitem__"):
         dataset.columns(["index"])
+    with pytest.raises(fs.ConfigError, match="rename their keys in __getitem__"):
+        dataset.rename({"index": "number"})
+    stored = fs.from_items([{"index": 1, "stars": 5}])
+    for left, right in [(dataset, stored), (stored, dataset)]:
+        with pytest.raises(fs.ConfigError, match=r"join reads stored columns.*from_torch\(Made\)"):
+            left.join(right, on="index")
     with pytest.raises(fs.ConfigError, match="columns="):
         dataset.batch(4).map_rows(lambda row, rng: {"x": 1}, num_workers=1).loader(output="numpy")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from feedstock._joint import JointColumn
-    from feedstock._rows.function import ItemFunction
     from feedstock._steps import FromOutput
     from feedstock._views import Views
     from feedstock.ops import Op
@@ -152,8 +151,6 @@ class Dataset(Selecting, Looking):
 
     _native: _feedstock.Dataset
     _recipe: tuple[Any, ...]
-    #: What pipelines begin with: the function that makes the items of ``from_torch``.
-    _functions: tuple[ItemFunction, ...] = ()
 
     def __init__(
         self,

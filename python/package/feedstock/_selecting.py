@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from feedstock import _feedstock
+    from feedstock._rows.function import ItemFunction
 
 
 class Selecting:
     """The part of a data set that selects its samples and makes columns."""
 
     _native: _feedstock.Dataset
+    #: What pipelines begin with: the function that makes the items of ``from_torch``.
+    _functions: tuple[ItemFunction, ...] = ()
 
     @classmethod
     def _made(cls, native: _feedstock.Dataset, recipe: tuple[Any, ...]) -> Self:
@@ -231,8 +234,8 @@ class Selecting:
                 pairs are compared together. Keys are texts, integers or flags.
 
         Raises:
-            ConfigError: A key occurs twice in ``other`` (the message names it), types of keys differ, or both data sets
-                have a column of the same name (``rename`` it in one of them).
+            ConfigError: A key occurs twice in ``other`` (the message names it), types of keys differ, both data sets
+                have a column of the same name (``rename`` it in one of them), or one of them is of ``from_torch``.
 
         Example:
             >>> data = fs.Dataset(images)
@@ -252,4 +255,10 @@ class Selecting:
             ]
         else:
             raise ConfigError(f"on must be the name of a column or a dict of names; got {on!r}")
+        for side in (self, other):
+            if side._functions:
+                raise ConfigError(
+                    f"join reads stored columns, and those of {side._functions[0]} are made by its Python: return "
+                    "the other columns from its __getitem__"
+                )
         return self._made(self._native.join(other._native, keys), ("join", self, other, dict(keys)))

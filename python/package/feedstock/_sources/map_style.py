@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -68,6 +68,13 @@ class MapStyle(Dataset):
         raise ConfigError(
             "columns chooses stored columns, and items of from_torch are not stored; leave out what you do not need in "
             "__getitem__, or by map_rows"
+        )
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """Raises ConfigError: the data set itself names what its items have."""
+        raise ConfigError(
+            "rename names stored columns, and items of from_torch are not stored; rename their keys in __getitem__, or "
+            "name the elements of tuples by columns="
         )
 
     def __repr__(self) -> str:
