@@ -64,10 +64,19 @@ set_up_python() {
         python3 -m venv "$venv"
         "$venv/bin/pip" install -q uv
         "$venv/bin/uv" pip install -q --python "$venv/bin/python" -r "$wanted"
+        compile_python "$venv/lib"
         cp "$wanted" "$venv/installed.txt"
     fi
     build_wheel "$venv/bin/maturin"
     "$venv/bin/uv" pip install -q --python "$venv/bin/python" --no-deps --reinstall "$wheels"/feedstock-*.whl
+    compile_python "$venv"/lib/python*/site-packages/feedstock
+}
+
+# Compiles the Python files of a folder. Where PYTHONDONTWRITEBYTECODE is set, each process would compile what it
+# imports: for torch and Ray Train that takes as long again as running it.
+compile_python() {
+    # A package may have files for other versions of Python, which do not compile.
+    "$venv/bin/python" -m compileall -q -j 0 "$@" >/dev/null || true
 }
 
 # Builds the Python package of this checkout with the maturin $1 into $wheels.
