@@ -63,9 +63,9 @@ pub use feedstock_ops::{
     equalizer_biquad, feature_major, g711, gaussian_blur, global_mvn, grayscale, highpass_biquad,
     horizontal_flip, invert, log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper, lowpass_biquad,
     mfcc, normalize, pad, pad_seconds, pad_to, perspective, posterize, rand_augment, random_apply,
-    random_choice, random_crop, random_crop_seconds, random_erasing, random_resized_crop, random_zoom_out,
-    resample, resize, reverb, rotate, scale_jitter, solarize, spec_augment, speed_perturb, time_shift,
-    timm_rand_augment, to_chw, to_f32, tokenize, tokenize_chars, treble_biquad, trim_silence,
+    random_choice, random_crop, random_crop_seconds, random_erasing, random_iou_crop, random_resized_crop,
+    random_zoom_out, resample, resize, reverb, rotate, scale_jitter, solarize, spec_augment, speed_perturb,
+    time_shift, timm_rand_augment, to_chw, to_f32, tokenize, tokenize_chars, treble_biquad, trim_silence,
     trivial_augment, utterance_mvn, vertical_flip, volume,
 };
 pub use feedstock_trainer_bridge::{

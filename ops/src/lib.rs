@@ -118,7 +118,7 @@ pub use op::info::OpInfo;
 pub use ragged::RaggedRow;
 pub use resources::{Need, Noise, Resources};
 pub use scratch::{DECODER_MEMORY, Scratch};
-pub use seed::{Generator, Salt, SampleSeed};
+pub use seed::{BoxCrop, Generator, Salt, SampleSeed};
 pub use spec::{DType, Layout, TensorSpec};
 pub use warning::{Warning, Warnings};
 

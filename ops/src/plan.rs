@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::number_list::NumberList;
 use crate::ragged::RaggedRow;
 use crate::scratch::Scratch;
-use crate::seed::SampleSeed;
+use crate::seed::{BoxCrop, SampleSeed};
 use crate::spec::{DType, TensorSpec};
 use crate::warning::Warnings;
 use feedstock_base::{Error, Result};
@@ -47,7 +47,7 @@ pub(crate) trait Plan: Send + Sync {
         Err(Error::config("only images are decoded by a GPU"))
     }
 
-    /// True for boxes and keypoints, for which the next functions are.
+    /// True for boxes, keypoints and matrices, for which the next functions are.
     fn annotates(&self) -> bool {
         false
     }
@@ -71,6 +71,27 @@ pub(crate) trait Plan: Send + Sync {
     /// # Errors
     /// As [`Chain::annotate`](crate::Chain::annotate).
     fn kept(&self, _boxes: NumberList<'_>, _image: [u32; 2], _seed: SampleSeed) -> Result<Vec<usize>> {
+        Err(Error::bug("a chain of encoded bytes is given boxes"))
+    }
+
+    /// Writes the matrix of the geometry of an image of size `_image`.
+    ///
+    /// # Errors
+    /// As [`Chain::transform`](crate::Chain::transform).
+    fn transform(&self, _image: [u32; 2], _seed: SampleSeed, _out: &mut [u8]) -> Result<()> {
+        Err(Error::bug("the chain does not make the matrix of its geometry"))
+    }
+
+    /// Returns what boxes draw for the op that crops by them; `None` without such an op.
+    ///
+    /// # Errors
+    /// As [`Chain::draw_crop`](crate::Chain::draw_crop).
+    fn box_crop(
+        &self,
+        _boxes: NumberList<'_>,
+        _image: [u32; 2],
+        _seed: SampleSeed,
+    ) -> Result<Option<BoxCrop>> {
         Err(Error::bug("a chain of encoded bytes is given boxes"))
     }
 

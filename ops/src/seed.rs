@@ -44,18 +44,41 @@ fn absorb(state: u64, word: u64) -> u64 {
 /// assert_ne!(draw(sample, 1), draw(SampleSeed::new(7, 4, 42), 1)); // and in each epoch
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SampleSeed(u64);
+pub struct SampleSeed {
+    word: u64,
+    /// What the sample's boxes drew, for ops that depend on them. It changes no other draw.
+    crop: Option<BoxCrop>,
+}
+
+/// What `random_iou_crop` shows of a sample's image. The sample's boxes decide it, so it travels with the seed to the chains of the
+/// image, its masks and keypoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BoxCrop {
+    /// All of the image.
+    Whole,
+    /// A rectangle, in pixels of the image at the op's place in the chain.
+    Part {
+        /// The first column.
+        x: u32,
+        /// The first row.
+        y: u32,
+        /// Columns.
+        width: u32,
+        /// Rows.
+        height: u32,
+    },
+}
 
 impl SampleSeed {
     /// Returns the seed of sample `sample_id` in `epoch` of the job seeded with `seed`.
     pub fn new(seed: u64, epoch: u64, sample_id: u64) -> Self {
-        Self(absorb(absorb(absorb(0, seed), epoch), sample_id))
+        Self { word: absorb(absorb(absorb(0, seed), epoch), sample_id), crop: None }
     }
 
     /// Returns the seed that a chain with this salt draws from.
     #[must_use]
     pub fn salted(self, salt: Salt) -> Self {
-        salt.0.map_or(self, |word| Self(absorb(self.0, word)))
+        salt.0.map_or(self, |word| Self { word: absorb(self.word, word), ..self })
     }
 
     /// Returns the seed that the ops within the op at `index` draw from; the first of them has index 0 again.
@@ -69,12 +92,32 @@ impl SampleSeed {
     /// ```
     #[must_use]
     pub fn within(self, index: usize) -> Self {
-        Self(absorb(self.0, index as u64))
+        Self { word: absorb(self.word, index as u64), ..self }
+    }
+
+    /// Returns the seed with what the sample's boxes drew. All other draws stay the same.
+    ///
+    /// ```
+    /// use feedstock_ops::{BoxCrop, SampleSeed};
+    ///
+    /// let sample = SampleSeed::new(7, 3, 42);
+    /// let drawn = sample.with_box_crop(BoxCrop::Whole);
+    /// assert_eq!((sample.box_crop(), drawn.box_crop()), (None, Some(BoxCrop::Whole)));
+    /// assert_eq!(sample.op(1).next_u64(), drawn.op(1).next_u64());
+    /// ```
+    #[must_use]
+    pub fn with_box_crop(self, crop: BoxCrop) -> Self {
+        Self { crop: Some(crop), ..self }
+    }
+
+    /// Returns what the sample's boxes drew; `None` if they have not drawn.
+    pub fn box_crop(self) -> Option<BoxCrop> {
+        self.crop
     }
 
     /// Returns the generator of the op at `index` (0-based, counting every op of the chain).
     pub fn op(self, index: usize) -> Generator {
-        Generator(Xoshiro256PlusPlus::seed_from_u64(absorb(self.0, index as u64)))
+        Generator(Xoshiro256PlusPlus::seed_from_u64(absorb(self.word, index as u64)))
     }
 }
 

@@ -50,7 +50,7 @@ pub enum Layout {
     Hw,
     /// Time: a waveform, or the tokens of a text. Also what has a value for each box.
     T,
-    /// Time, feature: one frame after the other. Also boxes and keypoints with their coordinates.
+    /// Time, feature: one frame after the other. Also boxes and keypoints with their coordinates, and the rows of a matrix.
     Tf,
     /// Feature, time: one feature over all frames, then the next (what Whisper takes).
     Ft,

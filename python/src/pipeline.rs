@@ -22,7 +22,7 @@ pub(crate) fn chain(ops: &str) -> PyResult<ChainSpec> {
     ChainSpec::from_json(ops).map_err(|error| Python::attach(|py| raise(py, &error)))
 }
 
-/// Parses what a column of boxes or keypoints holds, from JSON.
+/// Parses what follows an image (boxes, keypoints, the matrix of its geometry), from JSON.
 pub(crate) fn annotation_of(py: Python<'_>, json: &str) -> PyResult<Annotation> {
     serde_json::from_str(json).map_err(|e| config(py, format!("boxes or keypoints: {e}")))
 }
@@ -113,6 +113,8 @@ impl Pipeline {
         self.with(py, |pipeline| pipeline.views(column, decode, views))
     }
 
+    #[pyo3(signature = (column, annotation, ops, key, joint, output = None))]
+    #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn annotate(
         &self,
         py: Python<'_>,
@@ -121,12 +123,14 @@ impl Pipeline {
         ops: &str,
         key: Option<&str>,
         joint: &str,
+        output: Option<&str>,
     ) -> PyResult<Self> {
+        let output = output.unwrap_or(column);
         let (annotation, ops) = (annotation_of(py, annotation)?, chain(ops)?);
         self.with(py, |pipeline| {
-            let pipeline = pipeline.annotate(column, column, annotation, ops, joint);
+            let pipeline = pipeline.annotate(column, output, annotation, ops, joint);
             match key {
-                Some(key) => pipeline.key(column, key),
+                Some(key) => pipeline.key(output, key),
                 None => pipeline,
             }
         })

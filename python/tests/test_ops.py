@@ -67,7 +67,8 @@ def test_every_op_is_known_with_all_its_parameters(module, name, function):
     before = [] if name.startswith("decode") else list(BEFORE[module])
     if name in ("spec_augment", "feature_major", "global_mvn"):
         before.append(fs.log_mel(80))
-    after = [fs.resize((8, 8))] if name in ("decode_image", "random_zoom_out", "scale_jitter") else []
+    resized = ("decode_image", "random_iou_crop", "random_zoom_out", "scale_jitter")
+    after = [fs.resize((8, 8))] if name in resized else []
     ops._op.chain_json([*before, op, *after])
 
 
@@ -167,7 +168,16 @@ def test_image_ops_take_their_parameters(op):
 def test_image_ops_of_random_sizes_take_their_parameters():
     zoomed = fs.random_zoom_out(0.3, side_range=(1.0, 2.0), fill=(1, 2, 3))
     jittered = fs.scale_jitter((32, 48), scale_range=(0.5, 1.0), filter="bicubic")
-    ops._op.chain_json([fs.decode_image(), zoomed, jittered, fs.pad_to(99)])
+    turned = fs.rotate((-10, 20), interpolation="bilinear", fill=9, expand=True)
+    cropped = fs.random_iou_crop(
+        min_scale=0.4,
+        max_scale=0.9,
+        min_aspect_ratio=0.6,
+        max_aspect_ratio=1.5,
+        sampler_options=(0.2, 0.5, 1),
+        trials=20,
+    )
+    ops._op.chain_json([fs.decode_image(), zoomed, turned, cropped, jittered, fs.pad_to(99)])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 use super::spec::MapSpec;
 use crate::lists::{is_list_of_numbers, item_dtype};
+use crate::run::columns::check_mapped;
 use crate::{Error, Result};
 use arrow::datatypes::{DataType, Schema};
 use feedstock_ops::DType;
@@ -29,7 +30,7 @@ pub(super) fn partner(maps: &[MapSpec], index: usize) -> Result<Option<usize>> {
     match first.filter(is_image) {
         Some(first) => Ok(Some(first)),
         None => Err(Error::config(format!(
-            "boxes and keypoints follow an image; put an image into the joint map of '{}'",
+            "boxes, keypoints and transforms follow an image; put an image into the joint map of '{}'",
             map.output
         ))),
     }
@@ -62,11 +63,40 @@ pub(super) fn boxes_of(maps: &[MapSpec], index: usize) -> Result<Option<usize>> 
     }
 }
 
-/// Checks that a column of boxes or keypoints has lists of numbers.
+/// The op that crops by boxes.
+const BOX_CROP: &str = "random_iou_crop";
+
+/// Returns the index of the boxes that draw the crop of `maps[index]`: the first ones of its joint map. `None` without such an op.
+///
+/// # Errors
+/// `BadConfig`, naming the op, if its joint map has no boxes with the same op.
+pub(super) fn crop_boxes(maps: &[MapSpec], index: usize) -> Result<Option<usize>> {
+    let map = &maps[index];
+    let crops = |map: &MapSpec| map.ops.0.iter().any(|op| op.name() == BOX_CROP);
+    if !crops(map) {
+        return Ok(None);
+    }
+    let draws = |other: &MapSpec| {
+        let is_boxes = matches!(other.annotation, Some(Annotation::Boxes(_)));
+        is_boxes && map.joint.is_some() && other.joint == map.joint && crops(other)
+    };
+    match maps.iter().position(draws) {
+        Some(boxes) => Ok(Some(boxes)),
+        None => Err(Error::config(format!(
+            "{BOX_CROP}, in the map to '{}', crops by boxes; add fs.boxes(…) of a column, and map the image jointly with it",
+            map.output
+        ))),
+    }
+}
+
+/// Checks that a column of boxes or keypoints has lists of numbers. A matrix is of the image's column.
 ///
 /// # Errors
 /// `BadConfig` if it has not, or does not exist.
-pub(super) fn check_lists(schema: &Schema, column: &str, annotation: &Annotation) -> Result<()> {
+pub(super) fn check_annotated(schema: &Schema, column: &str, annotation: &Annotation) -> Result<()> {
+    if *annotation == Annotation::Transform {
+        return check_mapped(schema, [column]);
+    }
     let what = format!("mapped as {}", annotation.name());
     match is_list_of_numbers(type_of(schema, column, &what)?) {
         true => Ok(()),
@@ -143,6 +173,39 @@ mod tests {
     }
 
     #[test]
+    fn the_first_boxes_of_a_joint_map_draw_its_crop() {
+        let (image, ops) = ("decode_image,random_iou_crop,resize:8x8", "random_iou_crop,resize:8x8");
+        let crops = |map: MapSpec| MapSpec { ops: ops.parse().unwrap(), ..map };
+        let points = || MapSpec {
+            annotation: Some(Annotation::Keypoints(Keypoints::new())),
+            ..crops(boxes("points", "a"))
+        };
+        let maps = [
+            map("plain", "decode_image,resize:8x8", ""),
+            map("image", image, "a"),
+            points(),
+            crops(boxes("boxes", "a")),
+            crops(boxes("ignored", "a")),
+        ];
+        let found: Vec<_> = (0..maps.len()).map(|index| crop_boxes(&maps, index).unwrap()).collect();
+        assert_eq!(found, [None, Some(3), Some(3), Some(3), Some(3)]);
+
+        for lone in [
+            vec![map("image", image, "")],
+            vec![map("image", image, "a"), points()],
+            vec![map("image", image, "a"), crops(boxes("boxes", "b"))],
+            vec![map("image", image, "a"), boxes("boxes", "a")],
+        ] {
+            let error = crop_boxes(&lone, 0).unwrap_err();
+            assert_eq!(
+                error.message(),
+                "random_iou_crop, in the map to 'image', crops by boxes; add fs.boxes(…) of a column, and map the image \
+                 jointly with it"
+            );
+        }
+    }
+
+    #[test]
     fn boxes_without_an_image_and_columns_without_boxes_are_refused() {
         let refuse = |maps: &[MapSpec], index| match partner(maps, index).and_then(|_| boxes_of(maps, index))
         {
@@ -151,7 +214,8 @@ mod tests {
         };
         let audio = map("audio", "decode_audio,resample:16000", "a");
         let image = map("image", "decode_image,resize:8x8", "a");
-        let needs = "boxes and keypoints follow an image; put an image into the joint map of 'boxes'";
+        let needs =
+            "boxes, keypoints and transforms follow an image; put an image into the joint map of 'boxes'";
         assert_eq!(refuse(&[boxes("boxes", "")], 0), needs);
         assert_eq!(refuse(&[audio, boxes("boxes", "a")], 1), needs);
         assert_eq!(refuse(&[image.clone(), boxes("boxes", "b")], 1), needs);

@@ -161,7 +161,7 @@ impl Recipe {
     ///
     /// # Errors
     /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text (boxes, keypoints: lists of numbers),
-    /// two maps of one output, an empty key, boxes without an image, views of several columns or decoders, a view with the name of a
+    /// two maps of one output, an empty key, boxes without an image, a crop by boxes without boxes, views of several columns or decoders, a view with the name of a
     /// column, or a chain that does not compile; storage's errors.
     pub fn compile(&self) -> Result<Vec<Map>> {
         let reader = self.dataset.block_reader(); // of the chosen columns only
@@ -183,6 +183,7 @@ impl Recipe {
             }
             let partner = joint::partner(&self.maps, index)?;
             let along = joint::boxes_of(&self.maps, index)?;
+            let crop_boxes = joint::crop_boxes(&self.maps, along.unwrap_or(index))?;
             // Boxes and keypoints draw what their image draws.
             let drawn = partner.filter(|_| annotation.is_some()).unwrap_or(index);
             let is_further = self.maps[..drawn].iter().any(|map| map.column == self.maps[drawn].column);
@@ -190,7 +191,7 @@ impl Recipe {
             let chain = match (along, annotation) {
                 (Some(boxes), _) => maps[boxes].chain.along(joint::dtype_along(schema, column)?)?,
                 (None, Some(annotation)) => {
-                    joint::check_lists(schema, column, annotation)?;
+                    joint::check_annotated(schema, column, annotation)?;
                     ops.compile_annotation(annotation)?.with_salt(salt)
                 }
                 (None, None) => match &views[index] {
@@ -199,7 +200,7 @@ impl Recipe {
                 },
             };
             let (column, output, views) = (column.clone(), output.clone(), views[index].clone());
-            maps.push(Map { column, output, chain: Arc::new(chain), partner, along, views });
+            maps.push(Map { column, output, chain: Arc::new(chain), partner, along, crop_boxes, views });
         }
         Ok(maps)
     }

@@ -51,8 +51,8 @@ pub struct MapSpec {
     /// out of the JSON likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joint: Option<String>,
-    /// What the column holds if it is boxes or keypoints, which follow the image of the joint map. `ops` are then those of the
-    /// image without its decoder. Left out of the JSON likewise.
+    /// What follows the image of the joint map: boxes or keypoints that the column holds, or the matrix of its geometry. `ops` are
+    /// then those of the image without its decoder. Left out of the JSON likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotation: Option<Annotation>,
     /// The output of the boxes of the same joint map along which the column has values: those of dropped boxes are dropped.

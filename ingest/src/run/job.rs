@@ -22,6 +22,8 @@ pub struct Map {
     pub partner: Option<usize>,
     /// For a column along boxes, the index of their map.
     pub along: Option<usize>,
+    /// The index of the boxes that draw the crop of its `random_iou_crop`; `None` without that op.
+    pub crop_boxes: Option<usize>,
     /// The views of one decoded image of which the result is one.
     pub views: Option<Arc<MapViews>>,
 }

@@ -399,6 +399,7 @@ mod tests {
                 chain: chain.clone(),
                 partner: None,
                 along: None,
+                crop_boxes: None,
                 views: None,
             }],
             shape: StepShape { size: StepSize::Rows(8), rank: Rank::new(0, 1), tail: Tail::Short },

@@ -4,7 +4,7 @@ use crate::memory::row::{RowMemory, RowPlace};
 use crate::pool::Task;
 use crate::run::columns::gather;
 use crate::run::job::{Destination, Finished, Map, Sink};
-use crate::run::joint::{check_size, write_annotation};
+use crate::run::joint::{DrawnCrop, check_size, write_annotation};
 use crate::run::large::{Loan, too_large};
 use crate::run::row_indexes::RunRowIndexes;
 use crate::run::share::Sharing;
@@ -168,7 +168,9 @@ impl<D: Destination> RunningStep<D> {
         scratch.keep_at_most(decoder_memory);
         scratch.allow(decoder_memory.saturating_add(lent_bytes).min(sample_bytes));
         scratch.take_warnings(); // of a sample that failed
-        for (index, map) in self.context.maps.iter().enumerate() {
+        let (maps, of) = (&self.context.maps, (&source.block.rows, source.block_row));
+        let mut crop = DrawnCrop::default();
+        for (index, map) in maps.iter().enumerate() {
             let name = || match self.context.maps.len() {
                 1 => self.name(row),
                 _ => format!("{}, column '{}'", self.name(row), map.column),
@@ -180,13 +182,10 @@ impl<D: Destination> RunningStep<D> {
                     column: Some(map.column.clone()),
                 })
             };
+            // Errors of these two name the column that is at fault.
+            let seed = crop.seed_of(maps, map, of, seed).map_err(|e| about(e.context(self.name(row))))?;
             if map.chain.annotates() {
-                let RowPlace::Ragged(out) = memory.column(index)? else {
-                    return Err(Error::bug(format!("the rows of '{}' have a fixed place", map.output)));
-                };
-                let of = (&source.block.rows, source.block_row);
-                // Its errors name the column that is at fault.
-                write_annotation(&self.context.maps, map, of, seed, out)
+                write_annotation(maps, map, of, seed, memory.column(index)?)
                     .map_err(|e| about(e.context(self.name(row))))?;
                 continue;
             }

@@ -84,6 +84,6 @@ impl Augmenter {
     /// Warps a dense RGB image in place.
     pub(crate) fn warp(&mut self, pixels: &mut [u8], size: Size, mapping: Mapping, style: WarpStyle) {
         let (copy, _) = self.copy(pixels);
-        warp::warp(copy, size, mapping, style, pixels);
+        warp::warp((copy, size), (pixels, size), mapping, style);
     }
 }

@@ -7,8 +7,8 @@ use super::geometry::Size;
 use super::in_place::{Choice, Group, InPlace, Mirror, PixelOp, Warp, WarpByNearest};
 use super::sampler::Depth;
 use super::stages::{Stage, Stages};
-use super::step::{ByNearest, Crop, FloatOp, ResizedCrop, Resizing, Step};
-use super::warp::Interpolation;
+use super::step::{ByNearest, Crop, CropByBoxes, FloatOp, ResizedCrop, Resizing, Step, Turn};
+use super::warp::{Interpolation, WarpStyle};
 use crate::plan::{Named, at};
 use crate::resources::Needs;
 use crate::spec::{DType, Layout, TensorSpec};
@@ -117,18 +117,42 @@ impl Compiler {
         self.push(Step::ResizedCrop(if is_mask { Box::new(ByNearest(crop)) } else { Box::new(crop) }))
     }
 
+    /// Adds a crop that the sample's boxes draw. The seed has room for one.
+    pub(crate) fn crop_by_boxes(&mut self, crop: impl CropByBoxes + 'static) -> Result<()> {
+        if self.stages.iter().any(|stage| matches!(stage.step, Step::CropByBoxes(_))) {
+            return Err(Error::config("comes once in a chain"));
+        }
+        self.size = None;
+        self.push(Step::CropByBoxes(Box::new(crop)))
+    }
+
     pub(crate) fn mirror(&mut self, mirror: impl Mirror + 'static) -> Result<()> {
         self.push(Step::InPlace(InPlace::Mirror(Box::new(mirror))))
     }
 
     /// Adds a warp, which takes the nearest pixels of a mask.
     pub(crate) fn warp(&mut self, warp: impl Warp + 'static) -> Result<()> {
-        self.check_fill(warp.style().fill)?;
-        if warp.style().interpolation != Interpolation::Nearest {
-            self.check_depth()?;
-        }
+        self.check_style(warp.style())?;
         let warp: Box<dyn Warp> = if self.is_mask() { Box::new(WarpByNearest(warp)) } else { Box::new(warp) };
         self.push(Step::InPlace(InPlace::Warp(warp)))
+    }
+
+    /// Adds a turn after which images differ in size. It takes the nearest pixels of a mask.
+    pub(crate) fn turn(&mut self, turn: impl Turn + 'static) -> Result<()> {
+        self.check_style(turn.style())?;
+        self.size = None;
+        let is_mask = self.is_mask();
+        self.push(Step::Turn(if is_mask { Box::new(ByNearest(turn)) } else { Box::new(turn) }))
+    }
+
+    /// # Errors
+    /// `BadConfig` for a colour or an interpolation that the image's type does not have.
+    fn check_style(&self, style: WarpStyle) -> Result<()> {
+        self.check_fill(style.fill)?;
+        match style.interpolation {
+            Interpolation::Nearest => Ok(()),
+            _ => self.check_depth(),
+        }
     }
 
     /// # Errors

@@ -106,6 +106,15 @@ impl Rect {
         Self { x, y, width: right - x, height: bottom - y }
     }
 
+    /// True if the centre of a box, given as left, top, right, bottom, is inside of the rectangle, and not on its edge.
+    pub(crate) fn has_centre_of(self, [left, top, right, bottom]: [f64; 4]) -> bool {
+        let is_within = |middle: f64, start: u32, length: u32| {
+            f64::from(start) < middle && middle < f64::from(start) + f64::from(length)
+        };
+        is_within(0.5 * (left + right), self.x, self.width)
+            && is_within(0.5 * (top + bottom), self.y, self.height)
+    }
+
     /// `inner`, given relative to `self`, in the coordinates of `self`.
     pub(crate) fn narrow(self, inner: Rect) -> Self {
         debug_assert!(inner.x + inner.width <= self.width && inner.y + inner.height <= self.height);

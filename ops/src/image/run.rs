@@ -16,8 +16,9 @@ use super::geometry::{Filter, Flips, Rect, Size, Window};
 use super::row_index::{RowIndex, Rows};
 use super::rows::{copy_rows, pad_rows};
 use super::sampler::Sampler;
-use super::stages::{Resized, Stage, Stages};
-use super::step::{Crop, Resizing, Step};
+use super::stages::{Resized, Stage, Stages, shown_of_boxes};
+use super::step::{Crop, Resizing, Step, Turn};
+use super::warp::warp;
 use super::working::working_bytes;
 use crate::scratch::{Part, Scratch};
 use crate::seed::SampleSeed;
@@ -178,6 +179,8 @@ impl<'a> Run<'a> {
                 self.narrow(op.draw(self.size(), &mut seed.op(*index)));
                 self.resample(op.size(), op.filter(), None, at + 1 == self.stages.geometry_end)?;
             }
+            Step::CropByBoxes(_) => self.narrow(shown_of_boxes(self.size(), seed)?),
+            Step::Turn(op) => self.turn(&**op, at)?,
             Step::InPlace(step) if step.is_idle(*index, seed) => {}
             Step::InPlace(step) => {
                 self.in_place(
@@ -322,6 +325,22 @@ impl<'a> Run<'a> {
         let result = self.dense(stage).map(|pixels| op(pixels, size, &mut augmenter));
         self.scratch.augmenter = augmenter;
         result
+    }
+
+    /// Turns the image into a larger one.
+    fn turn(&mut self, op: &dyn Turn, stage: usize) -> Result<()> {
+        let size = self.size();
+        let (mapping, to) = op.draw(size, &mut self.seed.op(self.stages.list[stage].index))?;
+        self.dense(stage)?;
+        let Place::Buffer { index, .. } = self.at else {
+            // An op that fixes the size comes later.
+            return Err(Error::bug("an image is turned after it was written into its row"));
+        };
+        let (source, target, next) = pair(&mut self.scratch.buffers, index);
+        let (source, target) = (&source.bytes()[..size.rgb_bytes()], target.take(to.rgb_bytes()));
+        warp((source, size), (target, to), mapping, op.style());
+        self.at = Place::Buffer { index: next, stride: to.width as usize, view: Rect::of(to), window: None };
+        Ok(())
     }
 
     /// Writes the row, unless it is written already, and runs the f32 ops on it.

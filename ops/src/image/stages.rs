@@ -5,9 +5,9 @@ use super::decode::{DecodeImage, DecodeMode, Opened};
 use super::geometry::{Filter, Flips, Rect, Size, Window, needed};
 use super::in_place::InPlace;
 use super::step::{FloatOp, Resizing, Step};
-use crate::seed::SampleSeed;
+use crate::seed::{BoxCrop, SampleSeed};
 use crate::spec::TensorSpec;
-use feedstock_base::Result;
+use feedstock_base::{Error, Result};
 
 /// A compiled chain of ops on images.
 pub(super) struct Stages {
@@ -100,8 +100,9 @@ impl Stages {
                     let rect = op.draw(region.size(), &mut seed.op(*index));
                     return Ok((region.narrow(rect), Some(op.size())));
                 }
+                Step::CropByBoxes(_) => region = region.narrow(shown_of_boxes(region.size(), seed)?),
                 Step::InPlace(step) if step.is_idle(*index, seed) => {}
-                Step::InPlace(_) => break,
+                Step::InPlace(_) | Step::Turn(_) => break,
             }
         }
         Ok((region, None))
@@ -117,7 +118,8 @@ impl Stages {
 
     /// Whether a stage crops.
     pub(super) fn shows_parts(&self) -> bool {
-        self.list.iter().any(|stage| matches!(stage.step, Step::Crop(_) | Step::ResizedCrop(_)))
+        let crops = |step: &Step| matches!(step, Step::Crop(_) | Step::ResizedCrop(_) | Step::CropByBoxes(_));
+        self.list.iter().any(|stage| crops(&stage.step))
     }
 
     /// Returns the rectangle that the stage `at` cuts out of an image of size `size`, if it is a crop without padding.
@@ -125,5 +127,25 @@ impl Stages {
         let Stage { index, step: Step::Crop(crop) } = self.list.get(at)? else { return None };
         let (padded, _) = crop.padded(size, &mut seed.op(*index)).ok()?;
         (padded == size).then(|| crop.rect(size, &mut seed.op(*index)))
+    }
+}
+
+/// Returns the part that the sample's boxes have drawn of an image of size `image`.
+///
+/// # Errors
+/// `BadConfig` if they have not drawn; `Bug` for a part of another image.
+pub(super) fn shown_of_boxes(image: Size, seed: SampleSeed) -> Result<Rect> {
+    match seed.box_crop() {
+        Some(BoxCrop::Whole) => Ok(Rect::of(image)),
+        Some(BoxCrop::Part { x, y, width, height }) => {
+            let ends = x.checked_add(width).zip(y.checked_add(height));
+            match ends.filter(|(right, bottom)| *right <= image.width && *bottom <= image.height) {
+                Some(_) => Ok(Rect { x, y, width, height }),
+                None => Err(Error::bug("the crop that boxes drew is not within the image")),
+            }
+        }
+        None => Err(Error::config(
+            "random_iou_crop crops by the boxes of a joint map; map the image jointly with fs.boxes(…)",
+        )),
     }
 }

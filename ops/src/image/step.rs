@@ -3,6 +3,7 @@
 use super::fill::{Fill, PaddingMode};
 use super::geometry::{Filter, Rect, Size};
 use super::in_place::InPlace;
+use super::warp::{Interpolation, Mapping, WarpStyle};
 use crate::seed::Generator;
 use crate::spec::Layout;
 use feedstock_base::Result;
@@ -12,6 +13,8 @@ pub(super) enum Step {
     Crop(Box<dyn Crop>),
     Resize(Box<dyn Resizing>),
     ResizedCrop(Box<dyn ResizedCrop>),
+    CropByBoxes(Box<dyn CropByBoxes>),
+    Turn(Box<dyn Turn>),
     InPlace(InPlace),
 }
 
@@ -66,7 +69,24 @@ pub(crate) trait ResizedCrop: Send + Sync {
     fn filter(&self) -> Filter;
 }
 
-/// A resize, or a crop and resize, by the nearest pixel.
+/// Cuts a rectangle out that depends on the sample's boxes. These draw it, and the seed holds the result for all chains that follow.
+pub(crate) trait CropByBoxes: Send + Sync {
+    /// Returns the rectangle in an image of this size, whose boxes are given as left, top, right, bottom; `None`: the whole image.
+    fn draw(&self, image: Size, boxes: &[[f64; 4]], generator: &mut Generator) -> Option<Rect>;
+}
+
+/// Turns the image, and makes it large enough to show all of it.
+pub(crate) trait Turn: Send + Sync {
+    /// Returns which places the result shows, and its size.
+    ///
+    /// # Errors
+    /// `BadSample` for a size that no image may have.
+    fn draw(&self, image: Size, generator: &mut Generator) -> Result<(Mapping, Size)>;
+
+    fn style(&self) -> WarpStyle;
+}
+
+/// An op that resizes or turns, by the nearest pixel.
 pub(super) struct ByNearest<T>(pub(super) T);
 
 impl<T: Resizing> Resizing for ByNearest<T> {
@@ -90,6 +110,16 @@ impl<T: ResizedCrop> ResizedCrop for ByNearest<T> {
 
     fn filter(&self) -> Filter {
         Filter::Nearest
+    }
+}
+
+impl<T: Turn> Turn for ByNearest<T> {
+    fn draw(&self, image: Size, generator: &mut Generator) -> Result<(Mapping, Size)> {
+        self.0.draw(image, generator)
+    }
+
+    fn style(&self) -> WarpStyle {
+        WarpStyle { interpolation: Interpolation::Nearest, ..self.0.style() }
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) enum Mapping {
 }
 
 impl Mapping {
-    pub(super) fn at(&self, x: f64, y: f64) -> (f64, f64) {
+    pub(crate) fn at(&self, x: f64, y: f64) -> (f64, f64) {
         match *self {
             Self::Affine([a, b, c, d, e, f]) => (a * x + b * y + c, d * x + e * y + f),
             Self::Perspective([a, b, c, d, e, f, g, h]) => {
@@ -69,6 +69,38 @@ pub(crate) fn rotate(degrees: f64, [x, y]: [f64; 2]) -> Mapping {
     let (sin, cos) = (libm::sin(angle), libm::cos(angle));
     let [a, b, d, e] = [round(cos), round(sin), round(-sin), round(cos)];
     Mapping::Affine([a, b, a * -x + b * -y + x, d, e, d * -x + e * -y + y])
+}
+
+/// Pillow's `Image.rotate` with `expand`: the whole image, turned, is in the middle of the result, whose size is returned too.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most twice a u32 side, which is checked later"
+)]
+pub(crate) fn rotate_expanded(degrees: f64, size: Size) -> (Mapping, Size) {
+    let (width, height) = (f64::from(size.width), f64::from(size.height));
+    let mapping = rotate(degrees, middle(size));
+    // Quarter turns exchange the sides. Rounding of corners at halves would add a pixel.
+    let quarters = degrees.rem_euclid(360.0) / 90.0;
+    let to = if quarters % 2.0 == 0.0 {
+        size
+    } else if quarters % 1.0 == 0.0 {
+        Size { height: size.width, width: size.height }
+    } else {
+        let corners =
+            [[0.0, 0.0], [width, 0.0], [width, height], [0.0, height]].map(|[x, y]| mapping.at(x, y));
+        let length = |sides: [f64; 4]| {
+            let [least, most] = [
+                sides.iter().copied().fold(f64::MAX, f64::min),
+                sides.iter().copied().fold(f64::MIN, f64::max),
+            ];
+            (most.ceil() - least.floor()) as u32
+        };
+        Size { height: length(corners.map(|(_, y)| y)), width: length(corners.map(|(x, _)| x)) }
+    };
+    let Mapping::Affine([a, b, _, d, e, _]) = mapping else { return (mapping, to) };
+    let (c, f) = mapping.at((width - f64::from(to.width)) / 2.0, (height - f64::from(to.height)) / 2.0);
+    (Mapping::Affine([a, b, c, d, e, f]), to)
 }
 
 /// A rotation with scale, shear and translation around a centre, as torchvision's `affine`.
@@ -135,17 +167,24 @@ fn solve(mut rows: [[f64; 9]; 8]) -> Option<[f64; 8]> {
     Some(std::array::from_fn(|index| rows[index][8] / rows[index][index]))
 }
 
-/// Warps `source` into `out` (both dense RGB of `size`); pixels from outside the source become the fill.
-pub(crate) fn warp(source: &[u8], size: Size, mapping: Mapping, style: WarpStyle, out: &mut [u8]) {
+/// Warps `source` into `out`, both dense RGB with their sizes; pixels from outside the source become the fill.
+pub(crate) fn warp(
+    (source, size): (&[u8], Size),
+    (out, to): (&mut [u8], Size),
+    mapping: Mapping,
+    style: WarpStyle,
+) {
     let fill = style.fill.0;
     match (style.interpolation, mapping) {
         (Interpolation::Nearest, Mapping::Affine([a, 0.0, c, 0.0, e, f])) => {
-            nearest_scaled(source, size, [a, c, e, f], fill, out);
+            nearest_scaled((source, size), [a, c, e, f], fill, (out, to));
         }
-        (Interpolation::Nearest, Mapping::Affine(matrix)) => nearest(source, size, matrix, fill, out),
+        (Interpolation::Nearest, Mapping::Affine(matrix)) => {
+            nearest((source, size), matrix, fill, (out, to));
+        }
         (Interpolation::Nearest, Mapping::Perspective(_)) => {
             let (width, height) = (f64::from(size.width), f64::from(size.height));
-            places(out, size, mapping).for_each(|(out, (x, y))| {
+            places(out, to, mapping).for_each(|(out, (x, y))| {
                 let is_inside = x >= 0.0 && x < width && y >= 0.0 && y < height;
                 #[expect(
                     clippy::cast_possible_truncation,
@@ -156,12 +195,12 @@ pub(crate) fn warp(source: &[u8], size: Size, mapping: Mapping, style: WarpStyle
                 out.copy_from_slice(pixel.map_or(&fill, |at| &source[at..at + 3]));
             });
         }
-        (Interpolation::Bilinear, _) => bilinear(source, size, mapping, fill, out),
-        (Interpolation::Bicubic, _) => bicubic(source, size, mapping, fill, out),
+        (Interpolation::Bilinear, _) => bilinear((source, size), mapping, fill, (out, to)),
+        (Interpolation::Bicubic, _) => bicubic((source, size), mapping, fill, (out, to)),
     }
 }
 
-/// Returns each pixel of the result with the place that it shows.
+/// Returns each pixel of a result of this size with the place that it shows.
 fn places(out: &mut [u8], size: Size, mapping: Mapping) -> impl Iterator<Item = (&mut [u8], (f64, f64))> {
     let rows = out.chunks_exact_mut(size.width as usize * 3).enumerate();
     rows.flat_map(move |(row, out)| {
@@ -171,19 +210,25 @@ fn places(out: &mut [u8], size: Size, mapping: Mapping) -> impl Iterator<Item = 
 }
 
 /// Pillow's `ImagingScaleAffine`: positions are summed step by step, because the rounding decides ties.
-fn nearest_scaled(source: &[u8], size: Size, [a, c, e, f]: [f64; 4], fill: [u8; 3], out: &mut [u8]) {
-    let positions = |start: f64, step: f64, count: u32| {
+fn nearest_scaled(
+    (source, size): (&[u8], Size),
+    [a, c, e, f]: [f64; 4],
+    fill: [u8; 3],
+    (out, to): (&mut [u8], Size),
+) {
+    let positions = |start: f64, step: f64, side: u32, count: u32| {
         let mut at = start + step * 0.5;
         (0..count).map(move |_| {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the image")]
-            let position = (at >= 0.0 && at < f64::from(count)).then_some(at as usize);
+            let position = (at >= 0.0 && at < f64::from(side)).then_some(at as usize);
             at += step;
             position
         })
     };
     let width = size.width as usize;
-    let columns: Vec<Option<usize>> = positions(c, a, size.width).collect();
-    for (row, out) in positions(f, e, size.height).zip(out.chunks_exact_mut(width * 3)) {
+    let columns: Vec<Option<usize>> = positions(c, a, size.width, to.width).collect();
+    let rows = positions(f, e, size.height, to.height);
+    for (row, out) in rows.zip(out.chunks_exact_mut(to.width as usize * 3)) {
         for (column, out) in columns.iter().zip(out.chunks_exact_mut(3)) {
             let at = row.zip(*column).map(|(row, column)| (row * width + column) * 3);
             out.copy_from_slice(at.map_or(&fill, |at| &source[at..at + 3]));
@@ -192,14 +237,14 @@ fn nearest_scaled(source: &[u8], size: Size, [a, c, e, f]: [f64; 4], fill: [u8; 
 }
 
 /// Pillow's `affine_fixed`: 16.16 fixed point, stepping along the row. Sides stay under 32,768 by `MAX_SIDE`.
-fn nearest(source: &[u8], size: Size, matrix: [f64; 6], fill: [u8; 3], out: &mut [u8]) {
+fn nearest((source, size): (&[u8], Size), matrix: [f64; 6], fill: [u8; 3], (out, to): (&mut [u8], Size)) {
     #[expect(clippy::cast_possible_truncation, reason = "a warp of an image stays within 2⁴⁷")]
     let fix = |value: f64| (value * 65536.0 + 0.5).floor() as i64;
     let [a, b, c, d, e, f] = matrix;
     let (step_x, step_y) = (fix(a), fix(d));
     let (mut row_x, mut row_y) = (fix(c + a * 0.5 + b * 0.5), fix(f + d * 0.5 + e * 0.5));
     let width = size.width as usize;
-    for row in out.chunks_exact_mut(width * 3) {
+    for row in out.chunks_exact_mut(to.width as usize * 3) {
         let (mut x, mut y) = (row_x, row_y);
         for out in row.chunks_exact_mut(3) {
             let inside = u32::try_from(x >> 16)
@@ -223,10 +268,10 @@ fn nearest(source: &[u8], size: Size, matrix: [f64; 6], fill: [u8; 3], out: &mut
 
 /// Pillow's generic transform with its bilinear filter, in double precision.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped or range-checked")]
-fn bilinear(source: &[u8], size: Size, mapping: Mapping, fill: [u8; 3], out: &mut [u8]) {
+fn bilinear((source, size): (&[u8], Size), mapping: Mapping, fill: [u8; 3], (out, to): (&mut [u8], Size)) {
     let (width, height) = (f64::from(size.width), f64::from(size.height));
     let clamp = |value: f64, limit: u32| value.clamp(0.0, f64::from(limit - 1)) as usize;
-    places(out, size, mapping).for_each(|(out, (x, y))| {
+    places(out, to, mapping).for_each(|(out, (x, y))| {
         let is_inside = x >= 0.0 && x < width && y >= 0.0 && y < height;
         if !is_inside {
             return out.copy_from_slice(&fill);
@@ -264,7 +309,7 @@ fn floor(value: f64) -> f64 {
     clippy::cast_sign_loss,
     reason = "clamped, or saturation is meant"
 )]
-fn bicubic(source: &[u8], size: Size, mapping: Mapping, fill: [u8; 3], out: &mut [u8]) {
+fn bicubic((source, size): (&[u8], Size), mapping: Mapping, fill: [u8; 3], (out, to): (&mut [u8], Size)) {
     let (width, height) = (f64::from(size.width), f64::from(size.height));
     let four = |first: f64, limit: u32| -> [usize; 4] {
         [-1.0, 0.0, 1.0, 2.0].map(|step| (first + step).clamp(0.0, f64::from(limit - 1)) as usize)
@@ -273,7 +318,7 @@ fn bicubic(source: &[u8], size: Size, mapping: Mapping, fill: [u8; 3], out: &mut
         let (linear, square, cube) = (c - a, 2.0 * (a - b) + c - d, b - a - c + d);
         b + at * (linear + at * (square + at * cube))
     };
-    places(out, size, mapping).for_each(|(out, (x, y))| {
+    places(out, to, mapping).for_each(|(out, (x, y))| {
         if !(x >= 0.0 && x < width && y >= 0.0 && y < height) {
             return out.copy_from_slice(&fill);
         }
@@ -339,7 +384,7 @@ mod tests {
             let interpolation = serde_json::from_value(case["interpolation"].clone()).unwrap();
             let style = WarpStyle { interpolation, fill: [10, 200, 30].into() };
             let mut pixels = vec![0; input.len()];
-            warp(&input, size, Mapping::Perspective(coefficients), style, &mut pixels);
+            warp((&input, size), (&mut pixels, size), Mapping::Perspective(coefficients), style);
             golden::assert_warped(&pixels, expected, interpolation, case);
         }
     }

@@ -7,7 +7,7 @@ use super::augmenter::MIXING_BYTES;
 use super::decode::{Demand, Opened};
 use super::geometry::{Filter, Rect, Size};
 use super::sampler::Depth;
-use super::stages::{Resized, Stage, Stages};
+use super::stages::{Resized, Stage, Stages, shown_of_boxes};
 use super::step::{Resizing, Step};
 use crate::seed::SampleSeed;
 use crate::working::Scope;
@@ -110,6 +110,18 @@ impl<'a> Walk<'a> {
                     self.resample(op.size(), op.filter(), next + 1 == self.stages.geometry_end);
                     1
                 }
+                Step::CropByBoxes(_) => {
+                    self.narrow(shown_of_boxes(self.size(), self.seed)?);
+                    1
+                }
+                Step::Turn(op) => {
+                    let (_, to) = op.draw(self.size(), &mut self.seed.op(*index))?;
+                    self.dense(next);
+                    if let At::Buffer(buffer, _) = self.at {
+                        self.holds(after(buffer), to);
+                    }
+                    1
+                }
                 Step::InPlace(step) if step.is_idle(*index, self.seed) => 1,
                 Step::InPlace(step) => {
                     self.dense(next);
@@ -184,7 +196,7 @@ impl<'a> Walk<'a> {
         }
         match last && self.stages.convert.is_identity() {
             true => self.at = At::Out,
-            false => self.holds(next(index), to),
+            false => self.holds(after(index), to),
         }
     }
 
@@ -194,7 +206,7 @@ impl<'a> Walk<'a> {
         }
         self.decode(None);
         if let At::Buffer(index, _) = self.at {
-            self.holds(next(index), size);
+            self.holds(after(index), size);
         }
     }
 
@@ -204,7 +216,7 @@ impl<'a> Walk<'a> {
         let At::Buffer(index, size) = self.at else { return };
         match stage >= self.stages.geometry_end && self.stages.convert.is_identity() {
             true => self.at = At::Out,
-            false => self.holds(next(index), size),
+            false => self.holds(after(index), size),
         }
     }
 }
@@ -214,6 +226,6 @@ fn rgb(size: Size) -> u64 {
 }
 
 /// Returns the buffer that an image in the buffer `index` is written to next.
-fn next(index: usize) -> usize {
+fn after(index: usize) -> usize {
     if index == 1 { 2 } else { 1 }
 }

@@ -60,6 +60,7 @@ pub(crate) mod image {
     mod random_choice;
     mod random_crop;
     mod random_erasing;
+    mod random_iou_crop;
     mod random_resized_crop;
     mod random_zoom_out;
     mod resize;
@@ -77,9 +78,9 @@ pub(crate) mod image {
         adjust_sharpness::*, affine::*, aug_mix::*, auto_augment::*, autocontrast::*, center_crop::*,
         color_jitter::*, equalize::*, gaussian_blur::*, grayscale::*, horizontal_flip::*, invert::*,
         normalize::*, pad::*, pad_to::*, perspective::*, posterize::*, rand_augment::*, random_apply::*,
-        random_choice::*, random_crop::*, random_erasing::*, random_resized_crop::*, random_zoom_out::*,
-        resize::*, rotate::*, scale_jitter::*, solarize::*, timm_rand_augment::*, to_chw::*, to_f32::*,
-        trivial_augment::*, vertical_flip::*,
+        random_choice::*, random_crop::*, random_erasing::*, random_iou_crop::*, random_resized_crop::*,
+        random_zoom_out::*, resize::*, rotate::*, scale_jitter::*, solarize::*, timm_rand_augment::*,
+        to_chw::*, to_f32::*, trivial_augment::*, vertical_flip::*,
     };
 }
 
@@ -296,6 +297,8 @@ ops! {
         PadTo::new = pad_to(size: impl Into<Size>);
         /// Put onto a larger canvas at random (Liu et al. 2016).
         RandomZoomOut::new = random_zoom_out(probability: f64);
+        /// Cut out a random part that overlaps a box (Liu et al. 2016).
+        RandomIouCrop::new = random_iou_crop();
         /// Resize by a random factor (Ghiasi et al. 2021).
         ScaleJitter::new = scale_jitter(size: impl Into<Size>);
         /// Turn by a random angle.

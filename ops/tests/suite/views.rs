@@ -28,7 +28,7 @@ fn chain(text: &str) -> ChainSpec {
 
 /// Every kind of step, before and after pixels are needed: windows, crops with and without padding, steps in place on the decoded image,
 /// conversions.
-const CHAINS: [&str; 14] = [
+const CHAINS: [&str; 15] = [
     "random_resized_crop:40:scale=0.05..1:filter=bicubic,horizontal_flip,normalize,to_chw",
     "random_resized_crop:24:scale=0.05..0.4,random_apply:[color_jitter:0.4:0.4:0.4:0.1]:0.8,grayscale:0.2",
     "resize:60,center_crop:48",
@@ -43,6 +43,7 @@ const CHAINS: [&str; 14] = [
     "random_crop:20,pad_to:40,to_f32",
     "random_crop:50,color_jitter:0.5,random_crop:24,random_erasing:1",
     "random_resized_crop:32,trivial_augment",
+    "horizontal_flip,rotate:40:expand=true,random_crop:60:pad_if_needed=true",
 ];
 
 fn views(decode: &Op) -> Views {

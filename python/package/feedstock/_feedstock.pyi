@@ -170,7 +170,15 @@ class Pipeline:
         joint: str | None = None,
     ) -> Pipeline: ...
     def views(self, column: str, decode: str, views: Sequence[tuple[str, int | None, str]]) -> Pipeline: ...
-    def annotate(self, column: str, annotation: str, ops: str, key: str | None, joint: str) -> Pipeline: ...
+    def annotate(
+        self,
+        column: str,
+        annotation: str,
+        ops: str,
+        key: str | None,
+        joint: str,
+        output: str | None = None,
+    ) -> Pipeline: ...
     def along(self, column: str, boxes: str) -> Pipeline: ...
     def shuffle(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from feedstock import _feedstock
@@ -27,28 +27,39 @@ _PADDING = (
 )
 
 
+#: The description of the matrix of an image's geometry.
+_TRANSFORM = json.dumps({"kind": "transform"})
+
+
 @dataclass(frozen=True)
 class JointColumn:
     """How one column of a joint map is read. Made by ``fs.image``, ``fs.mask``, ``fs.boxes`` and ``fs.keypoints``.
 
     Images and masks have a decoder, and a value of padding. Boxes and keypoints have a description (JSON) instead, and
-    boxes may have columns along them.
+    boxes may have columns along them. An image may have the matrix of its geometry as a further result.
     """
 
     decode: Op | None
     fill: int = 0
     annotation: str | None = None
     along: tuple[str, ...] = ()
+    transform: bool = False
 
 
-def image(decode: Op | None = None, *, fill: int = 0) -> JointColumn:
+def image(decode: Op | None = None, *, fill: int = 0, transform: bool = False) -> JointColumn:
     """Describes the image of a joint map.
 
     Args:
         decode: ``fs.decode_image(…)``, with mode ``"rgb"``, ``"gray"`` or ``"gray16"``; default ``fs.decode_image()``.
         fill: The value of padding, 0 to 255, for every channel; default 0.
+        transform: Adds ``<column>_transform``, float32 [rows, 3, 3]: a matrix for each sample that takes (x, y, 1) of
+            the decoded image to (a, b, c), and (a / c, b / c) is the place in the result. Both are in pixels from the
+            top left corner. Its inverse takes predicted boxes back; see ``docs/python/boxes.md``. Default False.
     """
-    return _column("image", decode_image() if decode is None else decode, fill, is_mask=False)
+    if not isinstance(transform, bool):
+        raise ConfigError(f"transform must be True or False; got {transform!r}")
+    column = _column("image", decode_image() if decode is None else decode, fill, is_mask=False)
+    return replace(column, transform=transform)
 
 
 def mask(decode: Op | None = None, *, fill: int = 255) -> JointColumn:
@@ -170,6 +181,8 @@ def joint_steps(
             f"boxes and keypoints follow an image; give the joint map of {', '.join(columns)} a column with fs.image(…)"
         )
     shared, joint = list(flatten(ops)), "+".join(columns)
+    check_box_crop(shared, columns.values())
+    followed = "[" + ", ".join(op.to_json() for op in shared) + "]"
     steps: list[tuple[str, dict[str, Any]]] = []
     for name, column in columns.items():
         mapped = {"column": name, "key": key, "joint": joint}
@@ -177,17 +190,32 @@ def joint_steps(
             chain = chain_json([column.decode, *(_padded(op, column.fill) for op in shared)])
             steps.append(("map", {**mapped, "output": name, "ops": chain, "pad_value": 0.0}))
         elif column.annotation is not None:
-            chain = "[" + ", ".join(op.to_json() for op in shared) + "]"
-            _feedstock.check_annotation(column.annotation, chain)
-            steps.append(("annotate", {**mapped, "annotation": column.annotation, "ops": chain}))
+            _feedstock.check_annotation(column.annotation, followed)
+            steps.append(("annotate", {**mapped, "annotation": column.annotation, "ops": followed}))
             steps.extend(("along", {"column": along, "boxes": name}) for along in column.along)
-    results = [arguments["column"] for _, arguments in steps]
+        if column.transform:
+            output = f"{name}_transform"
+            _feedstock.check_annotation(_TRANSFORM, followed)
+            steps.append(
+                ("annotate", {**mapped, "annotation": _TRANSFORM, "ops": followed, "output": output})
+            )
+    results = [arguments.get("output", arguments["column"]) for _, arguments in steps]
     for name in results:
         if results.count(name) > 1:
             raise ConfigError(
                 f"column {name!r} is in the joint map more than once; name it once, mapped or along boxes"
             )
     return steps
+
+
+def check_box_crop(ops: Iterable[Op], columns: Iterable[JointColumn] = ()) -> None:
+    """Refuses an op that crops by boxes where no column of the map has boxes."""
+    has_boxes = any(column.annotation is not None and '"boxes"' in column.annotation for column in columns)
+    if not has_boxes and any(op.name == "random_iou_crop" for op in ops):
+        raise ConfigError(
+            "random_iou_crop crops by boxes; map the image jointly with its boxes, and add fs.boxes(…) of a column: "
+            'map({"image": fs.image(), "boxes": fs.boxes("xyxy")}, …)'
+        )
 
 
 def _padded(op: Op, fill: int) -> Op:

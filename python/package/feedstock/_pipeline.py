@@ -9,7 +9,7 @@ import numpy as np
 
 from feedstock._check import batch_sizes, number, one_of, real, seconds, text, whole, whole_or_none
 from feedstock._forecasts import Forecasts, function_text
-from feedstock._joint import JointColumn, joint_steps
+from feedstock._joint import JointColumn, check_box_crop, joint_steps
 from feedstock._loader import Loader
 from feedstock._nulls import NullsOf, plain_nulls
 from feedstock._options import LoaderOptions, takes_loader_options
@@ -22,7 +22,7 @@ from feedstock._steps import FromOutput, Functions, R
 from feedstock._views import Views, split, view_step
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
-from feedstock.ops._op import chain_json
+from feedstock.ops._op import chain_json, flatten
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -118,6 +118,8 @@ class Pipeline(Order[R], Forecasts[R]):
                     "which also name their random numbers"
                 )
             return self._with("views", **view_step(text("column", column), plain, views))
+        plain = list(flatten(plain))
+        check_box_crop(plain)
         return self._with(
             "map",
             column=text("column", column),

@@ -43,11 +43,13 @@ impl Pipeline {
         self
     }
 
-    /// Maps the boxes or keypoints of a column to the tensor `output`: they follow the first image of the joint map `name`. `ops` are
+    /// Maps the boxes or keypoints of a column, or the matrix of the image's geometry ([`Annotation::Transform`], of the image's column),
+    /// to the tensor `output`: they follow the first image of the joint map `name`. `ops` are
     /// those of the image without its decoder.
     ///
     /// The column has lists of numbers, one for each sample: flat, or lists of lists. Rows of the result are f32, [boxes, 4] or
-    /// [points, 3]; a batch pads them with zeros. Coordinates are those of the decoded image.
+    /// [points, 3]; a batch pads them with zeros. Coordinates are those of the decoded image. The first boxes draw the crop of
+    /// `random_iou_crop` for all members.
     ///
     /// ```
     /// use feedstock_dataset::Rank;

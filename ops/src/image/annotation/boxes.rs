@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::geometry::Size;
-use super::motion::Motion;
+use super::motion::{Kind, Motion};
 use crate::number_list::NumberList;
 use feedstock_base::{Error, Result};
 
@@ -123,17 +123,9 @@ impl Boxes {
         image: Size,
         motions: &[Motion],
     ) -> Result<Vec<(usize, [f64; SIDES])>> {
-        if let Some(each) = given.each.filter(|each| *each != SIDES) {
-            return Err(Error::bad_sample(format!(
-                "a box must have {SIDES} numbers; got {each}; correct the file or set on_error=skip"
-            )));
-        }
         let result = motions.last().map_or(image, |motion| motion.size);
         let mut kept = Vec::new();
-        for (index, numbers) in given.in_groups_of(SIDES, "box")?.enumerate() {
-            let mut sides = [0.0; SIDES];
-            sides.copy_from_slice(numbers);
-            let corners = self.format.to_corners(self.scaled(sides, image, |value, side| value * side));
+        for (index, corners) in self.corners(given, image)?.enumerate() {
             if let Some(corners) = self.follow_one(corners, motions, result) {
                 let sides = self.format.of_corners(corners);
                 kept.push((index, self.scaled(sides, result, |value, side| value / side)));
@@ -142,19 +134,37 @@ impl Boxes {
         Ok(kept)
     }
 
+    /// Returns the corners of the boxes that are left after `motions`, of any size.
+    ///
+    /// # Errors
+    /// `BadSample` for numbers that are not boxes.
+    pub(super) fn moved(
+        &self,
+        given: NumberList<'_>,
+        image: Size,
+        motions: &[Motion],
+    ) -> Result<Vec<[f64; SIDES]>> {
+        let moved = |corners| Some(moved(corners, motions)?.0);
+        Ok(self.corners(given, image)?.filter_map(moved).collect())
+    }
+
+    /// Returns left, top, right and bottom of each box, in pixels.
+    fn corners(&self, given: NumberList<'_>, image: Size) -> Result<impl Iterator<Item = [f64; SIDES]>> {
+        if let Some(each) = given.each.filter(|each| *each != SIDES) {
+            return Err(Error::bad_sample(format!(
+                "a box must have {SIDES} numbers; got {each}; correct the file or set on_error=skip"
+            )));
+        }
+        let groups = given.in_groups_of(SIDES, "box")?;
+        Ok(groups.map(move |numbers| {
+            let mut sides = [0.0; SIDES];
+            sides.copy_from_slice(numbers);
+            self.format.to_corners(self.scaled(sides, image, |value, side| value * side))
+        }))
+    }
+
     fn follow_one(&self, corners: [f64; SIDES], motions: &[Motion], result: Size) -> Option<[f64; SIDES]> {
-        let [width, height] = lengths(corners);
-        if width < 0.0 || height < 0.0 {
-            return None;
-        }
-        // What is inside of the image, and its share of the box.
-        let (mut shown, mut share) = (corners, 1.0);
-        for motion in motions {
-            shown = around(shown, motion);
-            if motion.loses_parts() {
-                (shown, share) = cut_off(shown, share, motion.size)?;
-            }
-        }
+        let (shown, share) = moved(corners, motions)?;
         let (shown, share) = cut_off(shown, share, result)?;
         let [width, height] = lengths(shown);
         let is_large = width >= self.min_size && height >= self.min_size && area(shown) >= self.min_area;
@@ -169,6 +179,27 @@ impl Boxes {
         let [a, b, c, d] = sides;
         [scale(a, width), scale(b, height), scale(c, width), scale(d, height)]
     }
+}
+
+/// Returns what is inside of the image after `motions`, and its share of the box. `None` if the box is lost.
+fn moved(corners: [f64; SIDES], motions: &[Motion]) -> Option<([f64; SIDES], f64)> {
+    let [width, height] = lengths(corners);
+    if width < 0.0 || height < 0.0 {
+        return None;
+    }
+    let (mut shown, mut share) = (corners, 1.0);
+    for motion in motions {
+        if let Kind::CropByBoxes(rect) = motion.kind
+            && !rect.has_centre_of(shown)
+        {
+            return None;
+        }
+        shown = around(shown, motion);
+        if motion.loses_parts() {
+            (shown, share) = cut_off(shown, share, motion.size)?;
+        }
+    }
+    Some((shown, share))
 }
 
 fn lengths([left, top, right, bottom]: [f64; SIDES]) -> [f64; 2] {

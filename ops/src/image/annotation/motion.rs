@@ -1,11 +1,11 @@
 //! What a chain's geometry does to one sample, as a list of motions.
 
-use super::super::geometry::{Axis, Size};
+use super::super::geometry::{Axis, Rect, Size};
 use super::super::in_place::InPlace;
-use super::super::stages::{Stage, Stages};
-use super::super::step::Step;
+use super::super::stages::{Stage, Stages, shown_of_boxes};
+use super::super::step::{CropByBoxes, Step};
 use super::super::warp::Mapping;
-use crate::seed::SampleSeed;
+use crate::seed::{BoxCrop, SampleSeed};
 use feedstock_base::Result;
 
 /// One motion of the image, and the size of the result.
@@ -21,6 +21,8 @@ pub(super) enum Kind {
     Scale([f64; 2]),
     /// Adds to x and y: a crop or padding.
     Shift([f64; 2]),
+    /// Cuts this rectangle out, and drops boxes whose centre is not in it.
+    CropByBoxes(Rect),
     /// Exchanges the sides of an image, which keeps its size.
     Flip(Axis),
     /// Maps homogeneous coordinates by a matrix, in rows.
@@ -33,6 +35,7 @@ impl Motion {
         match self.kind {
             Kind::Scale([by_x, by_y]) => [x * by_x, y * by_y],
             Kind::Shift([by_x, by_y]) => [x + by_x, y + by_y],
+            Kind::CropByBoxes(rect) => [x - f64::from(rect.x), y - f64::from(rect.y)],
             Kind::Flip(Axis::Horizontal) => [f64::from(self.size.width) - x, y],
             Kind::Flip(Axis::Vertical) => [x, f64::from(self.size.height) - y],
             Kind::Warp(rows) => {
@@ -42,9 +45,22 @@ impl Motion {
         }
     }
 
+    /// Returns the matrix of the motion, in rows, for homogeneous coordinates.
+    pub(super) fn matrix(&self) -> [[f64; 3]; 3] {
+        let [[scale_x, scale_y], [by_x, by_y]] = match self.kind {
+            Kind::Scale(by) => [by, [0.0; 2]],
+            Kind::Shift(by) => [[1.0; 2], by],
+            Kind::CropByBoxes(rect) => [[1.0; 2], [-f64::from(rect.x), -f64::from(rect.y)]],
+            Kind::Flip(Axis::Horizontal) => [[-1.0, 1.0], [f64::from(self.size.width), 0.0]],
+            Kind::Flip(Axis::Vertical) => [[1.0, -1.0], [0.0, f64::from(self.size.height)]],
+            Kind::Warp(rows) => return rows,
+        };
+        [[scale_x, 0.0, by_x], [0.0, scale_y, by_y], [0.0, 0.0, 1.0]]
+    }
+
     /// True if parts of the image may end outside of the result.
     pub(super) fn loses_parts(&self) -> bool {
-        matches!(self.kind, Kind::Shift(_) | Kind::Warp(_))
+        matches!(self.kind, Kind::Shift(_) | Kind::CropByBoxes(_) | Kind::Warp(_))
     }
 }
 
@@ -67,31 +83,69 @@ impl Stages {
     /// # Errors
     /// `BadSample` for a size that an op cannot work on, as for the image.
     pub(super) fn motions(&self, image: Size, seed: SampleSeed) -> Result<Vec<Motion>> {
-        let mut walk = Walk { size: image, motions: Vec::new() };
-        for Stage { index, step } in &self.list {
-            match step {
-                Step::Resize(op) => walk.scale(op.target(walk.size, &mut seed.op(*index))?),
-                Step::Crop(op) => {
-                    if op.is_idle(walk.size, &mut seed.op(*index)) {
-                        continue;
-                    }
-                    let (padded, [top, left]) = op.padded(walk.size, &mut seed.op(*index))?;
-                    if padded != walk.size {
-                        walk.shift([f64::from(left), f64::from(top)], padded);
-                    }
-                    let rect = op.rect(padded, &mut seed.op(*index));
-                    walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
-                }
-                Step::ResizedCrop(op) => {
-                    let rect = op.draw(walk.size, &mut seed.op(*index));
-                    walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
-                    walk.scale(op.size());
-                }
-                Step::InPlace(step) => walk.in_place(step, *index, seed),
+        Ok(walk(&self.list, image, seed)?.motions)
+    }
+
+    /// Returns the op that crops by boxes, with its index in the chain, and how the image gets there; `None` without such an op.
+    ///
+    /// # Errors
+    /// As [`motions`](Self::motions).
+    pub(super) fn crop_by_boxes(&self, image: Size, seed: SampleSeed) -> Result<Option<BeforeCrop<'_>>> {
+        for (at, Stage { index, step }) in self.list.iter().enumerate() {
+            if let Step::CropByBoxes(op) = step {
+                let Walk { size, motions } = walk(&self.list[..at], image, seed)?;
+                return Ok(Some(BeforeCrop { op: &**op, index: *index, size, motions }));
             }
         }
-        Ok(walk.motions)
+        Ok(None)
     }
+}
+
+/// A crop by boxes, and what is before it.
+pub(super) struct BeforeCrop<'a> {
+    pub(super) op: &'a dyn CropByBoxes,
+    pub(super) index: usize,
+    pub(super) size: Size,
+    pub(super) motions: Vec<Motion>,
+}
+
+/// Returns what some stages do to an image of size `image`.
+fn walk(stages: &[Stage], image: Size, seed: SampleSeed) -> Result<Walk> {
+    let mut walk = Walk { size: image, motions: Vec::new() };
+    for Stage { index, step } in stages {
+        match step {
+            Step::Resize(op) => walk.scale(op.target(walk.size, &mut seed.op(*index))?),
+            Step::Crop(op) => {
+                if op.is_idle(walk.size, &mut seed.op(*index)) {
+                    continue;
+                }
+                let (padded, [top, left]) = op.padded(walk.size, &mut seed.op(*index))?;
+                if padded != walk.size {
+                    walk.shift([f64::from(left), f64::from(top)], padded);
+                }
+                let rect = op.rect(padded, &mut seed.op(*index));
+                walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
+            }
+            Step::ResizedCrop(op) => {
+                let rect = op.draw(walk.size, &mut seed.op(*index));
+                walk.shift([-f64::from(rect.x), -f64::from(rect.y)], rect.size());
+                walk.scale(op.size());
+            }
+            Step::CropByBoxes(_) => {
+                // As torchvision, an image that stays whole cuts no box off.
+                if seed.box_crop() != Some(BoxCrop::Whole) {
+                    let rect = shown_of_boxes(walk.size, seed)?;
+                    walk.add(Kind::CropByBoxes(rect), rect.size());
+                }
+            }
+            Step::Turn(op) => {
+                let (mapping, to) = op.draw(walk.size, &mut seed.op(*index))?;
+                walk.add(Kind::Warp(forward(mapping)), to);
+            }
+            Step::InPlace(step) => walk.in_place(step, *index, seed),
+        }
+    }
+    Ok(walk)
 }
 
 struct Walk {

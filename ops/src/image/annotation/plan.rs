@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use super::Annotation;
+use super::motion::BeforeCrop;
+use super::transform;
 use crate::image::compile::{ImageOp, annotation_stages};
+use crate::image::geometry::Rect;
 use crate::image::stages::Stages;
 use crate::number_list::NumberList;
 use crate::plan::{Named, Plan, Row};
 use crate::ragged::RaggedRow;
 use crate::scratch::Scratch;
-use crate::seed::SampleSeed;
+use crate::seed::{BoxCrop, SampleSeed};
 use crate::spec::{DType, Layout, TensorSpec};
 use crate::warning::Warnings;
 use feedstock_base::{Error, Result};
@@ -20,14 +23,16 @@ use feedstock_base::{Error, Result};
 /// `BadConfig`, naming the op and the reason.
 pub(crate) fn compile(annotation: &Annotation, ops: &[Named<'_, dyn ImageOp>]) -> Result<Arc<dyn Plan>> {
     annotation.check().map_err(|error| error.context(annotation.name()))?;
-    let numbers = match annotation {
-        Annotation::Boxes(_) => 4,
-        Annotation::Keypoints(_) => 3,
+    let numbers = |count| TensorSpec::new(DType::F32, [0, count], Layout::Tf).ragged(0);
+    let output = match annotation {
+        Annotation::Boxes(_) => numbers(4),
+        Annotation::Keypoints(_) => numbers(3),
+        Annotation::Transform => TensorSpec::new(DType::F32, [3, 3], Layout::Tf),
     };
     Ok(Arc::new(AnnotationPlan {
         annotation: annotation.clone(),
         stages: Arc::new(annotation_stages(ops)?),
-        output: TensorSpec::new(DType::F32, [0, numbers], Layout::Tf).ragged(0),
+        output,
     }))
 }
 
@@ -67,22 +72,55 @@ impl Plan for AnnotationPlan {
             Annotation::Keypoints(keypoints) => {
                 write(row, keypoints.follow(numbers, image.into(), &motions)?.iter())
             }
+            Annotation::Transform => return Err(Error::bug("a matrix is not made of numbers")),
         }
         Ok(())
     }
 
     fn kept(&self, numbers: NumberList<'_>, image: [u32; 2], seed: SampleSeed) -> Result<Vec<usize>> {
         let Annotation::Boxes(boxes) = &self.annotation else {
-            return Err(Error::bug("keypoints are all kept"));
+            return Err(Error::bug("only boxes are dropped"));
         };
         let motions = self.stages.motions(image.into(), seed)?;
         let kept = boxes.follow(numbers, image.into(), &motions)?;
         Ok(kept.into_iter().map(|(index, _)| index).collect())
     }
 
+    fn transform(&self, image: [u32; 2], seed: SampleSeed, out: &mut [u8]) -> Result<()> {
+        if self.annotation != Annotation::Transform {
+            return Err(Error::bug(format!("{} are not a matrix", self.annotation.name())));
+        }
+        let matrix = transform::of(&self.stages.motions(image.into(), seed)?);
+        let places = out.as_chunks_mut::<4>().0.iter_mut();
+        #[expect(clippy::cast_possible_truncation, reason = "single precision is meant")]
+        places.zip(matrix.as_flattened()).for_each(|(place, value)| *place = (*value as f32).to_ne_bytes());
+        Ok(())
+    }
+
+    fn box_crop(
+        &self,
+        numbers: NumberList<'_>,
+        image: [u32; 2],
+        seed: SampleSeed,
+    ) -> Result<Option<BoxCrop>> {
+        let Annotation::Boxes(boxes) = &self.annotation else {
+            return Err(Error::bug("only boxes draw a crop"));
+        };
+        let Some(BeforeCrop { op, index, size, motions }) = self.stages.crop_by_boxes(image.into(), seed)?
+        else {
+            return Ok(None);
+        };
+        let moved = boxes.moved(numbers, image.into(), &motions)?;
+        Ok(Some(match op.draw(size, &moved, &mut seed.op(index)) {
+            Some(Rect { x, y, width, height }) => BoxCrop::Part { x, y, width, height },
+            None => BoxCrop::Whole,
+        }))
+    }
+
     fn along(&self, dtype: DType) -> Result<Arc<dyn Plan>> {
-        if matches!(self.annotation, Annotation::Keypoints(_)) {
-            return Err(Error::config("columns can be along boxes, and not along keypoints"));
+        if !matches!(self.annotation, Annotation::Boxes(_)) {
+            let name = self.annotation.name();
+            return Err(Error::config(format!("columns can be along boxes, and not along {name}")));
         }
         Ok(Arc::new(Self {
             annotation: self.annotation.clone(),

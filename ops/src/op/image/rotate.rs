@@ -8,11 +8,13 @@ use crate::image::fill::Fill;
 use crate::image::geometry::Size;
 use crate::image::in_place::Warp;
 use crate::image::parameters::check_point;
+use crate::image::step::Turn;
 use crate::image::warp::{self, Interpolation, Mapping, WarpStyle};
 use crate::seed::Generator;
-use feedstock_base::Result;
+use feedstock_base::{Error, Result};
 
-/// Turns the image by an angle drawn uniformly from `degrees`, as torchvision's `RandomRotation`; it keeps the size.
+/// Turns the image by an angle drawn uniformly from `degrees`, as torchvision's `RandomRotation`; it keeps the size, unless it is to
+/// `expand`.
 ///
 /// A mask turns with its image, by the nearest pixel.
 ///
@@ -49,12 +51,26 @@ pub struct Rotate {
     /// The value outside of the image, 0 … 255; default 0. For a mask, the class that a loss ignores.
     #[serde(default)]
     pub fill: Fill,
+    /// The image becomes large enough to show all of it, with Pillow's size; default false. Images differ in size after it, so a resize
+    /// or crop has to follow.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub expand: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl Rotate {
     /// Turns by an angle within `degrees`, `[least, greatest]`.
     pub fn new(degrees: [f64; 2]) -> Self {
-        Self { degrees, interpolation: Interpolation::default(), center: None, fill: Fill::default() }
+        Self {
+            degrees,
+            interpolation: Interpolation::default(),
+            center: None,
+            fill: Fill::default(),
+            expand: false,
+        }
     }
 
     /// How the image is read between pixels.
@@ -74,13 +90,25 @@ impl Rotate {
     pub fn fill(self, fill: impl Into<Fill>) -> Self {
         Self { fill: fill.into(), ..self }
     }
+
+    /// Sets whether the image becomes large enough to show all of it.
+    #[must_use]
+    pub fn expand(self, expand: bool) -> Self {
+        Self { expand, ..self }
+    }
 }
 
 impl ImageOp for Rotate {
     fn compile(&self, compiler: &mut Compiler) -> Result<()> {
         check_range("degrees", self.degrees, -360.0, 360.0)?;
         check_point("center", self.center)?;
-        compiler.warp(self.clone())
+        match (self.expand, self.center) {
+            (false, _) => compiler.warp(self.clone()),
+            (true, None) => compiler.turn(self.clone()),
+            (true, Some(_)) => Err(Error::config(
+                "center has no effect with expand=true, which shows the whole image; leave it out",
+            )),
+        }
     }
 }
 
@@ -92,5 +120,51 @@ impl Warp for Rotate {
 
     fn style(&self) -> WarpStyle {
         WarpStyle { interpolation: self.interpolation, fill: self.fill }
+    }
+}
+
+impl Turn for Rotate {
+    fn draw(&self, image: Size, generator: &mut Generator) -> Result<(Mapping, Size)> {
+        let angle = generator.uniform(self.degrees[0], self.degrees[1]);
+        let (mapping, size) = warp::rotate_expanded(angle, image);
+        match size.check() {
+            Ok(()) => Ok((mapping, size)),
+            Err(error) => Err(Error::bad_sample(format!("rotate: {}", error.message()))),
+        }
+    }
+
+    fn style(&self) -> WarpStyle {
+        WarpStyle { interpolation: self.interpolation, fill: self.fill }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seed::SampleSeed;
+
+    #[test]
+    fn an_expanded_image_has_room_for_its_corners() {
+        let image = Size { height: 30, width: 81 };
+        let draw = |degrees: f64| {
+            let op = Rotate::new([degrees; 2]).expand(true);
+            Turn::draw(&op, image, &mut SampleSeed::new(1, 0, 0).op(1)).unwrap()
+        };
+        for (degrees, expected) in [(0.0, [30, 81]), (90.0, [81, 30]), (-180.0, [30, 81]), (270.0, [81, 30])]
+        {
+            assert_eq!(draw(degrees).1, Size::from(expected), "{degrees}");
+        }
+        for degrees in [0.5, 33.0, 45.0, 89.9, 120.0, 300.5] {
+            let (mapping, size) = draw(degrees);
+            let turn = f64::to_radians(degrees);
+            let needed = 81.0 * turn.cos().abs() + 30.0 * turn.sin().abs();
+            assert!((0.0..2.0).contains(&(f64::from(size.width) - needed)), "{degrees}: {size:?}");
+            // The middle stays in the middle.
+            let (x, y) = mapping.at(f64::from(size.width) / 2.0, f64::from(size.height) / 2.0);
+            assert!((x - 40.5).abs() < 1e-9 && (y - 15.0).abs() < 1e-9, "{degrees}: {x}, {y}");
+        }
+        let large = Rotate::new([45.0; 2]).expand(true);
+        let error = Turn::draw(&large, Size::from(30_000), &mut SampleSeed::new(1, 0, 0).op(1)).unwrap_err();
+        assert!(error.message().starts_with("rotate: size must be 1 … 32768 pixels"), "{error}");
     }
 }

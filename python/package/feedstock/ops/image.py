@@ -119,6 +119,43 @@ def random_zoom_out(
     return Op("random_zoom_out", probability=probability, side_range=side_range, fill=fill)
 
 
+def random_iou_crop(
+    *,
+    min_scale: float | None = None,
+    max_scale: float | None = None,
+    min_aspect_ratio: float | None = None,
+    max_aspect_ratio: float | None = None,
+    sampler_options: Sequence[float] | None = None,
+    trials: int | None = None,
+) -> Op:
+    """Cuts out a random part that overlaps a box, as torchvision's ``RandomIoUCrop`` (SSD).
+
+    The crop depends on the sample's boxes at this place of the chain, so the op works only in a joint map with
+    ``fs.boxes``. The first boxes of the map draw it; image, masks, keypoints and other boxes follow. Boxes whose centre
+    is outside of the part are dropped. An image without boxes stays whole. Images differ in size after it, so a resize
+    or crop has to follow.
+
+    Args:
+        min_scale: The least share of the image's width and of its height, above 0; default 0.3.
+        max_scale: The greatest share, at most 1; default 1.
+        min_aspect_ratio: The least width over height of the part; default 0.5.
+        max_aspect_ratio: The greatest width over height; default 2.
+        sampler_options: The least IoUs of which one is drawn: at least one box whose centre is in the part overlaps it
+            by so much. From 1 on, the image stays whole. Default (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1).
+        trials: Trials before another option is drawn, 1 to 10,000; default 40. After 100 options, the image stays
+            whole; torchvision would go on.
+    """
+    return Op(
+        "random_iou_crop",
+        min_scale=min_scale,
+        max_scale=max_scale,
+        min_aspect_ratio=min_aspect_ratio,
+        max_aspect_ratio=max_aspect_ratio,
+        sampler_options=None if sampler_options is None else list(sampler_options),
+        trials=trials,
+    )
+
+
 def pad_to(size: Size, *, fill: Fill | None = None) -> Op:
     """Adds pixels on the right and below up to a square of ``size`` pixels, or (height, width).
 
@@ -204,16 +241,19 @@ def rotate(
     interpolation: Interpolation | None = None,
     center: tuple[float, float] | None = None,
     fill: Fill | None = None,
+    expand: bool | None = None,
 ) -> Op:
-    """Turns images by a random angle, as torchvision's ``RandomRotation`` with ``expand=False``: the size stays.
+    """Turns images by a random angle, as torchvision's ``RandomRotation``.
 
     Args:
         degrees: The least and the greatest angle, counter-clockwise, -360 to 360; one number d is (-d, d).
         interpolation: How images are read between pixels; default ``"nearest"``. Masks: always nearest.
         center: The point that stays, (x, y) in pixels from the top left corner; default: the middle.
         fill: The value outside of the image, 0 to 255, or one for each channel; default 0.
+        expand: The image becomes large enough to show all of it; then ``center`` must be None, and a resize or crop has
+            to follow, since images differ in size. Default False: the size stays.
     """
-    return Op("rotate", degrees=degrees, interpolation=interpolation, center=center, fill=fill)
+    return Op("rotate", degrees=degrees, interpolation=interpolation, center=center, fill=fill, expand=expand)
 
 
 def affine(
