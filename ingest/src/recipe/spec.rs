@@ -1,5 +1,6 @@
 //! How a recipe is described to another process.
 
+use crate::functions::FunctionsSpec;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{DatasetSpec, Rest, Shuffle};
 use feedstock_ops::image::Annotation;
@@ -188,6 +189,9 @@ pub struct RecipeSpec {
     /// What is left of an epoch that began with other data; left out of the JSON where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest: Option<Rest>,
+    /// Python functions that run on each row; left out of the JSON where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions: Option<FunctionsSpec>,
 }
 
 impl RecipeSpec {

@@ -71,6 +71,9 @@ class Fleet(FleetHandle):
         runtime_env: The workers' Ray runtime environment; default: the job's.
         tls: ``True`` (default) encrypts connections, and admits only this fleet's ranks and workers, with certificates
             that are made for it. ``False`` uses the token only, for networks that encrypt connections.
+        allow_code: Whether workers run functions of ``map_rows(executor="worker")``, in processes on their nodes with the
+            actor's rights. Whoever has the fleet's certificates and token can run code there. Needs ``tls``. Default:
+            ``False``, they refuse such pipelines.
         lease_seconds: Workers are drained and end after this time without a renewal; default 60.
         drain_seconds: How long an ending worker waits until its streams have moved; default 30.
 
@@ -109,6 +112,7 @@ class Fleet(FleetHandle):
         catalogs_from: str | Sequence[str] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         tls: bool = True,
+        allow_code: bool = False,
         lease_seconds: float = 60.0,
         drain_seconds: float = 30.0,
         _native: Native | None = None,
@@ -146,6 +150,7 @@ class Fleet(FleetHandle):
             runtime_env=runtime_env,
             native=_native or Native(),
             timing=_timing or Timing(),
+            allow_code=bool(allow_code),
         )
         identity = Identity.fresh(spec.native, tls)
         super().__init__(name, spec.namespace, pipeline_recipe(pipeline))
