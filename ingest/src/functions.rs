@@ -45,7 +45,7 @@ pub struct FunctionStep {
     pub inputs: Option<Vec<String>>,
     /// The columns that it returns.
     pub outputs: Vec<FunctionOutput>,
-    /// Processes that run it; `None`: as many as CPU threads.
+    /// Processes that run it; `None`: the number of CPU threads.
     pub processes: Option<usize>,
     /// Seconds that a row may take; `None`: no limit.
     pub timeout: Option<f64>,

@@ -232,6 +232,23 @@ mod tests {
     const OLD: &str = r#"{"column":"image","output":"view","ops":[],"pad_value":0.0}"#;
 
     #[test]
+    fn a_recipe_without_functions_is_described_as_before_there_were_functions() {
+        let source = r#""source":{"uri":{"uri":"memory://a","layout":null,"split":null,"durations":"never","block_bytes":1}}"#;
+        let rest = r#""filter":null,"columns":null,"name":null"#;
+        let old = format!(
+            r#"{{"dataset":{{{source},{rest}}},"maps":[],"shuffle":{},"by_length":{},"seed":0}}"#,
+            serde_json::to_string(&Shuffle::none()).unwrap(),
+            serde_json::to_string(&ByLength::default()).unwrap()
+        );
+        let spec: RecipeSpec = serde_json::from_str(&old).unwrap();
+        assert_eq!(spec.functions, None);
+        assert_eq!(serde_json::to_string(&spec).unwrap(), old);
+        let with = RecipeSpec { functions: Some(FunctionsSpec::default()), ..spec };
+        let json = serde_json::to_string(&with).unwrap();
+        assert_eq!(serde_json::from_str::<RecipeSpec>(&json).unwrap(), with);
+    }
+
+    #[test]
     fn a_map_without_a_key_is_described_as_before_there_were_keys() {
         let map: MapSpec = serde_json::from_str(OLD).unwrap();
         assert_eq!(map.key, None);

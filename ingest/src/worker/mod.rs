@@ -188,9 +188,7 @@ impl Worker {
             };
             let instead = match &code {
                 None => "or give --insecure, if the network keeps all others out",
-                Some(_) => {
-                    "--insecure does not replace them, since whoever connects can run code (--allow-code)"
-                }
+                Some(_) => "--insecure does not replace them, since every client can run code (--allow-code)",
             };
             let message =
                 format!("{address} can be reached from other machines: that needs {missing}; {instead}");

@@ -175,8 +175,8 @@ class Pipeline(Order[R], Forecasts[R]):
                 threads of this process, for functions that release the GIL. ``"worker"``: processes of the loader's
                 ``workers=``, which must allow code (``python -m feedstock worker --allow-code``); without workers, as
                 ``"process"``. A worker can import the modules that it has only.
-            num_workers: Processes or threads, of each worker with ``executor="worker"``; default: the CPU threads of the
-                pipeline (see ``options``), or of the worker.
+            num_workers: Processes or threads; default: the CPU threads of the pipeline (see ``options``). With
+                ``executor="worker"``, processes of each worker; default: its CPU threads.
             timeout: Seconds that one row may take in a process. A process that takes longer is killed. Default: no
                 limit; after 10 s, a warning names the sample.
             version: Change it with the function. A state that was saved with another name or version of the function

@@ -110,7 +110,9 @@ class Rows:
             name: column[index] if isinstance(column, np.ndarray) else [column[row] for row in rows]
             for name, column in self.columns.items()
         }
-        lengths = {name: (axis, [of[row] for row in rows]) for name, (axis, of) in self.lengths.items()}
+        lengths: dict[str, tuple[int, Sequence[int]]] = {
+            name: (axis, [of[row] for row in rows]) for name, (axis, of) in self.lengths.items()
+        }
         return Rows(columns, self.epoch, self.position, [self.ids[row] for row in rows], lengths)
 
     def substitute(self, sources: Sequence[int]) -> None:

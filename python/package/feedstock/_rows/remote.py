@@ -2,7 +2,7 @@
 
     rank: sent() ──JSON in the recipe──▶ worker: load() ──▶ Functions.run(), for each step of each stream
 
-A worker runs functions in the same processes as a rank, with the same rows and generators, so results have the same bytes.
+A worker runs functions in the same processes as a rank, with the same rows and generators: results have the same bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_CODE_BYTES = 8 << 20
 # Batches whose memory is kept: a worker has at least two streams for each rank, with two steps each.
 _BATCHES = 4
 
-# What functions must not read: whoever has the token may use the workers.
+# What functions must not read: with the token, other programs could use the workers.
 _SECRETS = ("FEEDSTOCK_TOKEN",)
 
 #: A mapped column: name, dtype, shape of a row, ragged axis, lengths, and the bytes of the rows one after another.
@@ -65,7 +65,9 @@ def _step(stage: Stage) -> dict[str, Any]:
     assert outputs is not None
     for name, spec in outputs.items():
         if not isinstance(spec, TensorSpec) or spec.row_bytes == 0:
-            raise ConfigError(f"{stage}: workers cannot send the result {name!r} ({spec}), which has no bytes")
+            raise ConfigError(
+                f"{stage}: workers cannot send the result {name!r} ({spec}), which has no bytes"
+            )
     return {
         "name": function.name,
         "version": function.version,
@@ -81,7 +83,9 @@ def _step(stage: Stage) -> dict[str, Any]:
     }
 
 
-def add_results(rows: Rows, results: Mapping[str, bytearray], outputs: Mapping[str, Spec], output: str) -> None:
+def add_results(
+    rows: Rows, results: Mapping[str, bytearray], outputs: Mapping[str, Spec], output: str
+) -> None:
     """Adds the results that came with a batch to its columns."""
     arrays = {
         name: np.frombuffer(results[name], spec.dtype).reshape(len(rows.ids), *spec.shape)
@@ -202,7 +206,7 @@ def _spread(array: np.ndarray[Any, Any], places: Sequence[int], rows: int) -> np
 
 
 def _rows(epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]) -> Rows:
-    """Returns rows as ``Rows.of`` does on the rank: rows of several lengths are padded, and have a column of lengths."""
+    """Returns rows as ``Rows.of`` does on the rank: rows of several lengths are padded and have their lengths."""
     rows = Rows({}, epoch, 0, list(ids))
     of_lengths: dict[str, Any] = {}
     for name, dtype, shape, axis, lengths, data in tensors:
@@ -227,6 +231,7 @@ def _padded(
     for row, length in enumerate(lengths):
         one = [length if at == axis else size for at, size in enumerate(shape)]
         end = begin + int(np.prod(one, dtype=np.int64))
-        padded[(row, *map(slice, one))] = flat[begin:end].reshape(one)
+        place: tuple[Any, ...] = (row, *(slice(size) for size in one))
+        padded[place] = flat[begin:end].reshape(one)
         begin = end
     return padded

@@ -68,7 +68,7 @@ class RowSteps:
         skips = self.skips if policy["policy"] == "skip" else None
         rows = _rows_of(steps, world_size)
         self._functions = functions
-        #: The stages that workers run, before ``stages``: those of ``executor="worker"``, once ``move_to_workers`` was called.
+        #: The stages that workers run, before ``stages``; see ``move_to_workers``.
         self.on_workers: list[Stage] = []
         self.stages: list[Stage] = []
         for number, function in enumerate(functions):
@@ -145,8 +145,8 @@ class RowSteps:
             return native
         if self.stages[: len(remote)] != remote:
             raise ConfigError(
-                'map_rows with executor="worker" must come before those with another executor, which run on the rank\'s '
-                "machine after the rows of workers have arrived"
+                'map_rows with executor="worker" must come before those with another executor, which run after the '
+                "rows of workers have arrived"
             )
         self._samples = dataset.samples()
         self._find_outputs(dataset, probe)
@@ -237,8 +237,9 @@ class RowSteps:
         """Raises ConfigError if the functions include the data set's own code, and rows would come from workers."""
         if has_workers and isinstance(self.stages[0], ItemStage):
             raise ConfigError(
-                f"{self.stages[0]} runs the data set's Python in processes of the rank, and workers get no data sets, also "
-                'with allow_code; leave out workers=, move what the data set does to map_rows with executor="worker", or store the samples in files that fs.Dataset opens"
+                f"{self.stages[0]} runs the data set's Python in processes of the rank, and workers get no data sets; "
+                "leave out workers=, store the samples in files that fs.Dataset opens, or do with "
+                'map_rows(executor="worker") what the data set does'
             )
 
     def report(self, report: SkipReport) -> SkipReport:

@@ -144,7 +144,7 @@ class Spec:
         one_of("local", self.local, ("never", "fallback", "share"))
         if self.allow_code and not self.tls:
             raise ConfigError(
-                "allow_code=True needs tls=True: whoever reaches such a worker with its token can run code on its node"
+                "allow_code=True needs tls=True: every client of such a worker can run code on its node"
             )
         if self.lease_seconds < 4 * self.timing.renew:
             raise ConfigError(
