@@ -193,8 +193,11 @@ pub mod ops {
 /// ```
 pub mod workers {
     pub use feedstock_ingest::{
-        ClientTls, FleetIdentity, Identity, ServerTls, Token, Worker, WorkerOptions, WorkerStatus,
+        ClientTls, FleetIdentity, FunctionOutput, FunctionStep, FunctionsSpec, Identity, RESULT_PREFIX,
+        RowExecutor, RowFunctions, RowResults, RowStep, RowTensor, ServerTls, Token, Worker, WorkerOptions,
+        WorkerStatus,
     };
+    pub use feedstock_trainer_bridge::columns_of_functions;
 }
 
 /// Batches in the memory of a GPU, and the ops that finish them there.

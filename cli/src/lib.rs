@@ -39,7 +39,9 @@ mod workers;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use common::Common;
 use failure::Failure;
+use feedstock_ingest::RowExecutor;
 use std::ffi::OsString;
+use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Try it without any data:
@@ -83,10 +85,19 @@ enum Command {
     Worker(worker::Command),
 }
 
+/// Makes what runs Python functions for `feedstock worker --allow-code`, given the bytes of memory that each of its processes may
+/// take.
+pub type CodeRunner = fn(u64) -> Arc<dyn RowExecutor>;
+
 /// Runs the subcommand that `arguments` name, prints its error if there is one, and returns the exit code.
 ///
 /// The first argument is the program's name. `--help` lists the exit codes.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    main_with(arguments, None)
+}
+
+/// As [`main`], in a program that has an interpreter.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>, code: Option<CodeRunner>) -> u8 {
     let mut described = Cli::command();
     let parsed = described.try_get_matches_from_mut(arguments);
     let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches).map(|cli| (cli, matches)));
@@ -113,7 +124,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Bench(command) => command.run(&common),
         Command::Preview(command) => command.run(&common),
         Command::Shard(command) => command.run(&common),
-        Command::Worker(command) => command.run(&common),
+        Command::Worker(command) => command.run(&common, code),
     };
     match done {
         Ok(()) => 0,

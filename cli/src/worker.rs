@@ -1,5 +1,6 @@
 //! `feedstock worker`: serves rows to ranks on other machines.
 
+use super::CodeRunner;
 use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::output::Output;
@@ -58,6 +59,14 @@ pub(crate) struct Command {
     /// Allow non-local connections without a token or TLS (trusted networks only).
     #[arg(long)]
     insecure: bool,
+    /// Run Python functions that ranks send (map_rows with executor="worker"), in processes of this user. Only by
+    /// `python -m feedstock worker`. A non-local address then needs a token and TLS, also with --insecure
+    /// [default: refuse them].
+    #[arg(long)]
+    allow_code: bool,
+    /// Bytes of memory that each process of --allow-code may allocate.
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 30, requires = "allow_code")]
+    code_memory_bytes: u64,
     /// Seconds that ranks have to move to other workers after SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain_timeout: u64,
@@ -71,11 +80,11 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    pub(crate) fn run(&self, common: &Common) -> Outcome {
+    pub(crate) fn run(&self, common: &Common, code: Option<CodeRunner>) -> Outcome {
         if let Some(address) = &self.health {
             return self.health(common, address);
         }
-        let worker = Worker::start(self.options(common)?)?;
+        let worker = Worker::start(self.options(common, code)?)?;
         let mut output = Output::new();
         match common.json {
             true => output.json(&serde_json::json!({ "address": worker.address().to_string() }))?,
@@ -96,7 +105,13 @@ impl Command {
         Ok(())
     }
 
-    fn options(&self, common: &Common) -> Outcome<WorkerOptions> {
+    fn options(&self, common: &Common, code: Option<CodeRunner>) -> Outcome<WorkerOptions> {
+        if self.allow_code && code.is_none() {
+            return Err(Failure::config(
+                "--allow-code needs a Python interpreter, which this program does not have; run `python -m feedstock worker \
+                 --allow-code` where the package feedstock is installed",
+            ));
+        }
         let (storage, catalog) = (common.storage.options(), self.store.options());
         let mut options = WorkerOptions::new(move || OpenOptions {
             storage: storage.clone(),
@@ -112,6 +127,7 @@ impl Command {
         options.decoder_memory = self.decoder_memory;
         options.row_index_bytes = self.row_index_bytes;
         options.insecure = self.insecure;
+        options.code = code.filter(|_| self.allow_code).map(|make| make(self.code_memory_bytes));
         options.token = self.trust.token()?;
         if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
             let identity = Identity { certificates: read(certificate)?, key: Secret::from(read(key)?) };

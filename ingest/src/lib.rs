@@ -38,6 +38,7 @@
 
 pub mod doctor;
 mod fleet;
+mod functions;
 mod lists;
 mod memory;
 mod pool;
@@ -54,6 +55,10 @@ mod worker;
 
 pub use feedstock_base::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
+pub use functions::{
+    FunctionOutput, FunctionStep, FunctionsSpec, RESULT_PREFIX, RowExecutor, RowFunctions, RowResults,
+    RowStep, RowTensor,
+};
 pub use memory::pages::Pages;
 pub use memory::row::{RowBuffers, RowMemory, RowPlace};
 pub use memory::slab::{RowSlab, SlabMemory};

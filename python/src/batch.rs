@@ -5,13 +5,20 @@ use crate::errors::{call, config, raise};
 use crate::process;
 use crate::tensor::Tensor;
 use crate::values::list;
+use arrow::array::{Array, AsArray, FixedSizeBinaryArray};
 use feedstock::Element;
+use feedstock::workers::RESULT_PREFIX;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyByteArray, PyDict, PyList, PyTuple};
 
 /// Columns that dicts with ids hold in addition to those of the data set.
 const OWN_NAMES: [&str; 2] = ["sample_ids", "valid"];
+
+/// Returns the column `name` if it is a result of functions that workers ran.
+fn result_of<'a>(batch: &'a feedstock::Batch, name: &str) -> Option<&'a FixedSizeBinaryArray> {
+    name.starts_with(RESULT_PREFIX).then(|| batch.column(name)?.as_fixed_size_binary_opt()).flatten()
+}
 
 /// One rank's share of one global step: a mapping from column to `Tensor` (numbers) or list (all else).
 ///
@@ -42,6 +49,7 @@ impl Batch {
         let on_device = self.batch.device_tensors().iter().map(|tensor| tensor.name().to_owned());
         let on_device: Vec<String> = on_device.filter(|name| !OWN_NAMES.contains(&name.as_str())).collect();
         let along = schema.fields().iter().map(|field| field.name().clone());
+        let along = along.filter(|name| result_of(&self.batch, name).is_none());
         let on_host = along.filter(|name| !on_device.contains(name)).collect::<Vec<_>>();
         mapped.chain(on_device).chain(on_host).collect()
     }
@@ -188,6 +196,20 @@ impl Batch {
             true => self.column(py, name).map(Some),
             false => Ok(default),
         }
+    }
+
+    /// Returns a dict of the results of functions that workers ran: the bytes of all rows, a copy.
+    fn results<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let results = PyDict::new(py);
+        for field in self.batch.columns().schema().fields() {
+            let Some(array) = result_of(&self.batch, field.name()) else { continue };
+            let row_bytes = usize::try_from(array.value_length()).unwrap_or(0);
+            let start = array.offset() * row_bytes;
+            let bytes = array.value_data().get(start..start + array.len() * row_bytes).unwrap_or_default();
+            let name = field.name().strip_prefix(RESULT_PREFIX).unwrap_or_default();
+            results.set_item(name, PyByteArray::new(py, bytes))?;
+        }
+        Ok(results)
     }
 
     /// Returns a dict of numpy arrays (views) and lists; `ids=True` adds "sample_ids" (uint64) and "valid" (bool).

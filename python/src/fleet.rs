@@ -2,6 +2,7 @@
 
 use crate::arguments;
 use crate::errors::{call, call_long, config};
+use crate::functions;
 use crate::process::Own;
 use feedstock::catalog::{CatalogOptions, CatalogSource};
 use feedstock::storage::Secret;
@@ -31,7 +32,7 @@ impl Worker {
 #[pymethods]
 impl Worker {
     #[new]
-    #[pyo3(signature = (listen, *, advertise, allow, threads, memory_bytes, token, tls, client_ca, insecure, storage, decoder_memory = None, catalogs_from = vec![]))]
+    #[pyo3(signature = (listen, *, advertise, allow, threads, memory_bytes, token, tls, client_ca, insecure, storage, decoder_memory = None, catalogs_from = vec![], allow_code = false))]
     #[expect(clippy::too_many_arguments, reason = "from one place: feedstock/ray/fleet/worker.py")]
     fn new(
         py: Python<'_>,
@@ -47,6 +48,7 @@ impl Worker {
         storage: &Bound<'_, PyDict>,
         decoder_memory: Option<u64>,
         catalogs_from: Vec<String>,
+        allow_code: bool,
     ) -> PyResult<Self> {
         let storage = arguments::storage(storage)?;
         let worker = call_long(py, move || {
@@ -60,6 +62,7 @@ impl Worker {
             });
             (options.listen, options.allow, options.threads) = (listen, allow, threads);
             options.insecure = insecure;
+            options.code = allow_code.then(|| functions::of_worker(functions::MEMORY_BYTES));
             options.memory_bytes = memory_bytes.unwrap_or(options.memory_bytes);
             options.decoder_memory = decoder_memory.unwrap_or(options.decoder_memory);
             options.token = token.as_deref().map(Token::new).transpose()?;

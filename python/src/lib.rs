@@ -14,6 +14,7 @@ mod dataset;
 mod dlpack;
 mod errors;
 mod fleet;
+mod functions;
 mod loader;
 mod log;
 mod pipeline;
@@ -27,7 +28,7 @@ use pyo3::prelude::*;
 /// Runs the `feedstock` command with these arguments, the program's name first; returns its exit code.
 #[pyfunction]
 fn command(py: Python<'_>, arguments: Vec<String>) -> u8 {
-    py.detach(|| feedstock_cli::main(arguments.into_iter().map(Into::into)))
+    py.detach(|| feedstock_cli::main_with(arguments.into_iter().map(Into::into), Some(functions::of_worker)))
 }
 
 /// Checks a chain of ops, given as JSON, as far as possible without files. A loader loads the files that ops refer to.

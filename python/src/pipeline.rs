@@ -3,11 +3,13 @@
 use crate::arguments::{BatchSizes, rank_out_of_range};
 use crate::errors::{call, call_long, config, exception, raise};
 use crate::fleet::Members;
+use crate::functions;
 use crate::loader::Loader;
 use crate::process::Own;
 use crate::simulate::SimulateArguments;
 use feedstock::device::{DeviceOptions, Finish};
 use feedstock::ops::{Annotation, ChainSpec, Op, View};
+use feedstock::workers::FunctionsSpec;
 use feedstock::{NullValue, Nulls, OnError, Rank, Shuffle, Tail};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};
@@ -326,6 +328,13 @@ impl Pipeline {
             options = options.finish(&output, finish_from(py, &json)?);
         }
         self.with(py, |pipeline| pipeline.device(options))
+    }
+
+    /// Has workers run functions, described as JSON, on each row.
+    fn functions(&self, py: Python<'_>, spec: &str) -> PyResult<Self> {
+        let spec: FunctionsSpec =
+            serde_json::from_str(spec).map_err(|e| config(py, format!("functions of rows: {e}")))?;
+        self.with(py, |pipeline| pipeline.functions(spec, functions::of_rank()))
     }
 
     fn loader(&self, py: Python<'_>, rank: u32, world_size: u32) -> PyResult<Loader> {

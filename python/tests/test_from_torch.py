@@ -336,7 +336,7 @@ def test_refused_data_sets_and_arguments() -> None:
 
 def test_what_pipelines_of_items_cannot_do() -> None:
     dataset = fs.from_torch(Made(map_style.pair), num_workers=1)
-    with pytest.raises(fs.ConfigError, match="workers get no code"):
+    with pytest.raises(fs.ConfigError, match="workers get no data sets"):
         dataset.batch(4).loader(output="numpy", workers="localhost:1")
     with pytest.raises(fs.ConfigError, match='output="numpy" or "torch"'):
         dataset.batch(4).loader()

@@ -454,10 +454,14 @@ def test_options_that_cannot_be(pipeline: fs.Pipeline) -> None:
         ({"allow": "s3://corpus"}, r"allow=\['s3://corpus'\]"),
         ({"allow": []}, "allow must have at least one URI prefix"),
         ({"name": "a:b"}, "without a colon"),
+        ({"allow_code": True, "tls": False}, "allow_code=True needs tls=True"),
         ({"placement_group": object(), "label_selector": {"a": "b"}}, "bundle_label_selector="),
     ]:
         with pytest.raises(fs.ConfigError, match=message):
             Fleet(pipeline, **options)  # type: ignore[arg-type]
+    mapped = pipeline.map_rows(lambda row, rng: {"x": 1}, executor="worker")
+    with pytest.raises(fs.ConfigError, match='has executor="worker".*allow_code=True'):
+        Fleet(mapped)
 
 
 def test_what_workers_may_read_is_what_the_pipeline_names(imagenet: Path) -> None:

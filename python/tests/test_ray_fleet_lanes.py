@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -103,6 +104,20 @@ def test_the_same_bytes(nodes: list[Any], pipeline: fs.Pipeline, quiet: str) -> 
             # A worker that was slow to answer at first gets the next request only after these epochs.
             until("samples from both workers", another_epoch_was_read_from_both)
         until("their counts", lambda: sum(w["samples"] for w in serving(fleet)) >= 200 * EPOCHS)
+
+
+def test_functions_of_rows_run_on_actors(nodes: list[Any], pipeline: fs.Pipeline) -> None:
+    def fn(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"image": row["image"] * np.float32(rng.random()), "parent": os.getppid()}
+
+    mapped = pipeline.map_rows(fn, executor="worker", num_workers=1)
+    with fleet_of(mapped, 1, allow_code=True) as fleet:
+        fleet.wait(timeout=PATIENCE_S)
+        (process,) = {worker["pid"] for worker in serving(fleet)}
+        with fleet.loader(0, 1, output="numpy") as loader, mapped.loader(output="numpy") as alone:
+            for batch, expected in zip(loader, alone, strict=True):
+                assert batch["image"].tobytes() == expected["image"].tobytes()
+                assert set(batch["parent"].tolist()) == {process}
 
 
 def test_from_an_address_and_files(

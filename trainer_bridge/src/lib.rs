@@ -75,6 +75,7 @@ pub use nulls::{NullValue, Nulls};
 pub use numbers::Numbers;
 pub use pipeline::Pipeline;
 pub use pipeline::describe::{DescribedColumn, DescribedMap, DescribedMemory, Description};
+pub use pipeline::functions::columns_of_functions;
 pub use pipeline::simulate::{
     Alternative, Bottleneck, Forecast, Prices, SimulateOptions, SimulatedWorkers, Simulation,
 };

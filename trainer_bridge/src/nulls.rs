@@ -137,6 +137,24 @@ impl NullRule {
         Ok(rules)
     }
 
+    /// Returns the rule of a column without a setting; `None` if it is not of numbers.
+    ///
+    /// # Errors
+    /// `Bug` if its type has no zero.
+    pub(crate) fn stated(field: &Field, is_list: bool) -> Result<Option<Self>> {
+        let Some(leaf) = leaf_of(field.data_type()) else { return Ok(None) };
+        let form = match is_list {
+            true => Form::List,
+            false => Form::Required(value_of(field.name(), zero_of(leaf), leaf)?),
+        };
+        Ok(Some(Self { column: field.name().clone(), form }))
+    }
+
+    /// Whether another value stands for missing ones.
+    pub(crate) fn has_value(&self) -> bool {
+        matches!(self.form, Form::Filled(_) | Form::Masked(..))
+    }
+
     /// Whether the column is a list.
     pub(crate) fn is_list(&self) -> bool {
         matches!(self.form, Form::List)

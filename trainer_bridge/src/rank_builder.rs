@@ -97,7 +97,7 @@ impl RankBuilder {
     /// ```
     ///
     /// # Errors
-    /// `BadConfig`, before anything runs, for: a chain that does not compile, a column without encoded bytes, audio clips
+    /// `BadConfig`, before anything runs, for: functions without workers, a chain that does not compile, a column without encoded bytes, audio clips
     /// whose headers state a codec that is not decoded (with [`OnError::Raise`](crate::OnError::Raise)), a
     /// batch larger than the data set (with [`Tail::Drop`]) or smaller than the world size, a budget smaller than a
     /// batch, fewer than 2 slots, or a cursor of another order.
@@ -118,6 +118,7 @@ impl RankBuilder {
     pub(crate) fn run(&self, prepared: PreparedRank, opened: Option<OpenedDevice>) -> Result<RankIterator> {
         let PreparedRank { mut job, mut columns, settings, device } = prepared;
         let (pipeline, settings) = (&self.pipeline, &settings);
+        let recipe = pipeline.recipe_with(&settings.nulls)?;
         let route = match device.zip(opened) {
             None => BatchRoute::default(),
             Some((device, opened)) => {
@@ -128,7 +129,7 @@ impl RankBuilder {
         };
         RankIterator::start(job, columns, settings, route, |job, sink| match &pipeline.workers {
             None => pipeline.engine()?.run(job, sink),
-            Some(workers) => workers.run(&pipeline.recipe, job, || pipeline.engine(), sink),
+            Some(workers) => workers.run(&recipe, job, || pipeline.engine(), sink),
         })
     }
 
@@ -139,6 +140,9 @@ impl RankBuilder {
         pipeline.check_codecs()?;
         if pipeline.threads == Some(0) {
             return Err(Error::config("threads must be at least 1; got 0"));
+        }
+        if pipeline.recipe.functions.is_some() && pipeline.workers.is_none() {
+            return Err(Error::config("Pipeline::functions needs Pipeline::workers, which run them"));
         }
         if pipeline.slots < 2 {
             let message = format!(
@@ -168,6 +172,7 @@ impl RankBuilder {
         }
         let (maps, columns) = pipeline.compile()?;
         let nulls = pipeline.null_rules(&maps, &columns)?;
+        pipeline.recipe_with(&nulls)?; // fails here, before anything runs
         let device = pipeline
             .device
             .as_ref()

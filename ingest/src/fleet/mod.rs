@@ -38,6 +38,7 @@ use crate::run::walk::Walk;
 use crate::wire::{SPEC_BYTES, WorkerStatus};
 use crate::worker::{Serve, local_service};
 use crate::{Error, ErrorKind, Result};
+use arrow::datatypes::Schema;
 use connect::Network;
 use feedstock_dataset::IoRuntime;
 use run::{FleetDriver, FleetJob};
@@ -66,6 +67,11 @@ impl Workers {
                 Some(local_service(recipe, job.maps.clone(), &spec, engine()?, job.budget_bytes)?)
             }
         };
+        let mut columns = unmapped(job.dataset.block_reader().schema(), &job.dataset, &job.maps)?;
+        if let Some(functions) = &recipe.functions {
+            let fields = columns.fields().iter().cloned().chain(functions.fields()?);
+            columns = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        }
         let shared = Arc::new(RunStatus::default());
         let io = job.dataset.io().clone();
         let fleet_job = FleetJob {
@@ -75,7 +81,7 @@ impl Workers {
                 spec: Arc::new(spec),
                 catalogs: recipe.dataset.stored_catalogs().into(),
             },
-            columns: unmapped(job.dataset.block_reader().schema(), &job.dataset, &job.maps)?,
+            columns,
             tensors: job.maps.iter().map(|map| map.chain.output().clone()).collect(),
             walk: Walk::new(job.plan, job.shape, None, (job.epoch, job.position), job.end_epoch),
             end_epoch: job.end_epoch,

@@ -11,6 +11,7 @@ mod views;
 
 pub use spec::{ByLength, MapSpec, RecipeSpec, ViewSpec};
 
+use crate::functions::{FunctionsSpec, RowExecutor};
 use crate::resources::Loaded;
 use crate::run::columns::{check_mapped, unmapped};
 use crate::run::job::Map;
@@ -35,6 +36,11 @@ pub struct Recipe {
     pub seed: Option<u64>,
     /// What is left of an epoch that began with other data: see [`carrying`](Self::carrying).
     pub rest: Option<Arc<Rest>>,
+    /// Python functions that run on each row where rows are made by workers. They are not part of
+    /// [`ops_hash`](Self::ops_hash).
+    pub functions: Option<Arc<FunctionsSpec>>,
+    /// What runs them in this process, if it makes rows too. It is not part of the description.
+    pub executor: Option<Arc<dyn RowExecutor>>,
     resources: Loaded,
     /// The lengths last read, shared by the clones.
     lengths: Arc<Mutex<Option<Lengths>>>,
@@ -50,6 +56,8 @@ impl Recipe {
             by_length: ByLength::default(),
             seed: None,
             rest: None,
+            functions: None,
+            executor: None,
             resources: Loaded::default(),
             lengths: Arc::default(),
         }
@@ -255,6 +263,7 @@ impl Recipe {
             by_length: self.by_length.clone(),
             seed: self.seed(),
             rest: self.rest.as_deref().cloned(),
+            functions: self.functions.as_deref().cloned(),
         }
     }
 }
@@ -277,6 +286,7 @@ impl RecipeSpec {
             by_length: self.by_length.clone(),
             seed: Some(self.seed),
             rest: self.rest.clone().map(Arc::new),
+            functions: self.functions.clone().map(Arc::new),
             ..Recipe::new(self.dataset.open(options).await?)
         })
     }

@@ -1,5 +1,6 @@
 //! How a recipe is described to another process.
 
+use crate::functions::FunctionsSpec;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{DatasetSpec, Rest, Shuffle};
 use feedstock_ops::image::Annotation;
@@ -188,6 +189,9 @@ pub struct RecipeSpec {
     /// What is left of an epoch that began with other data; left out of the JSON where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rest: Option<Rest>,
+    /// Python functions that run on each row; left out of the JSON where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions: Option<FunctionsSpec>,
 }
 
 impl RecipeSpec {
@@ -226,6 +230,23 @@ mod tests {
     use super::*;
 
     const OLD: &str = r#"{"column":"image","output":"view","ops":[],"pad_value":0.0}"#;
+
+    #[test]
+    fn a_recipe_without_functions_is_described_as_before_there_were_functions() {
+        let source = r#""source":{"uri":{"uri":"memory://a","layout":null,"split":null,"durations":"never","block_bytes":1}}"#;
+        let rest = r#""filter":null,"columns":null,"name":null"#;
+        let old = format!(
+            r#"{{"dataset":{{{source},{rest}}},"maps":[],"shuffle":{},"by_length":{},"seed":0}}"#,
+            serde_json::to_string(&Shuffle::none()).unwrap(),
+            serde_json::to_string(&ByLength::default()).unwrap()
+        );
+        let spec: RecipeSpec = serde_json::from_str(&old).unwrap();
+        assert_eq!(spec.functions, None);
+        assert_eq!(serde_json::to_string(&spec).unwrap(), old);
+        let with = RecipeSpec { functions: Some(FunctionsSpec::default()), ..spec };
+        let json = serde_json::to_string(&with).unwrap();
+        assert_eq!(serde_json::from_str::<RecipeSpec>(&json).unwrap(), with);
+    }
 
     #[test]
     fn a_map_without_a_key_is_described_as_before_there_were_keys() {

@@ -10,6 +10,7 @@
 mod at_work;
 mod connection;
 mod flight;
+mod functions;
 mod lane;
 mod listen;
 mod memory;
@@ -26,6 +27,7 @@ pub(crate) use lane::{Body, FinishedRows, Lane, LaneMemory};
 #[cfg(test)]
 pub(crate) use receptions::Reception;
 
+use crate::functions::RowExecutor;
 use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::engine::Engine;
 use crate::run::job::Map;
@@ -75,6 +77,9 @@ pub struct WorkerOptions {
     pub tls: Option<ServerTls>,
     /// Listen beyond this machine without token or encryption. Default false: that is refused.
     pub insecure: bool,
+    /// What runs Python functions of ranks. Default none: recipes with functions are refused. A worker that listens beyond this
+    /// machine needs a token and TLS for it, also if it is `insecure`.
+    pub code: Option<Arc<dyn RowExecutor>>,
     /// How data sets are opened: storage, caches, functions.
     pub open_with: Arc<dyn Fn() -> OpenOptions + Send + Sync>,
 }
@@ -92,6 +97,7 @@ impl WorkerOptions {
             token: None,
             tls: None,
             insecure: false,
+            code: None,
             open_with: Arc::new(open_with),
         }
     }
@@ -136,7 +142,8 @@ impl Worker {
     ///
     /// # Errors
     /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
-    /// this machine without token and encryption; `Retryable` where the system has no threads.
+    /// this machine without token and encryption, or of one that runs code and is only `insecure`; `Retryable` where the system
+    /// has no threads.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         let WorkerOptions {
             listen,
@@ -148,6 +155,7 @@ impl Worker {
             token,
             tls,
             insecure,
+            code,
             open_with,
         } = options;
         let row_index_bytes = row_index_bytes.unwrap_or_else(|| row_index_bytes_within(memory_bytes));
@@ -171,16 +179,19 @@ impl Worker {
             tcp.map_err(|e| Error::config(format!("cannot listen on {bound}: {e}")))
         })?;
         let address = tcp.local_addr().map_err(|e| Error::config(format!("{listen}: {e}")))?;
-        if !(insecure || is_loopback(address.ip()) || (token.is_some() && tls.is_some())) {
+        let is_closed = is_loopback(address.ip()) || (token.is_some() && tls.is_some());
+        if !is_closed && (!insecure || code.is_some()) {
             let missing = match (&token, &tls) {
                 (None, None) => "a token (--token-file) and TLS (--tls-cert, --tls-key)",
                 (None, Some(_)) => "a token (--token-file)",
                 _ => "TLS (--tls-cert, --tls-key)",
             };
-            let message = format!(
-                "{address} can be reached from other machines: that needs {missing}; or give --insecure, if the network \
-                 keeps all others out"
-            );
+            let instead = match &code {
+                None => "or give --insecure, if the network keeps all others out",
+                Some(_) => "--insecure does not replace them, since every client can run code (--allow-code)",
+            };
+            let message =
+                format!("{address} can be reached from other machines: that needs {missing}; {instead}");
             return Err(Error::config(message));
         }
         let (folder, unix) = socket(&io)?.unzip();
@@ -190,7 +201,7 @@ impl Worker {
         let at = inbox.as_ref().map(InboxFolder::path);
         let open_with = restricted(open_with, &own, &allow, at)?;
         let receptions = at.map(|at| Receptions::new(at, open_with.clone(), allow.clone()));
-        let registry = Registry::new(open_with, allow, engine, Memory::new(stream_bytes), receptions);
+        let registry = Registry::new(open_with, allow, engine, Memory::new(stream_bytes), receptions, code);
         let service = Arc::new(Service::new(registry, token, path)?);
         let (listener, grpc) = Listener::new(service.clone(), acceptor);
         let mut tasks = JoinSet::new();

@@ -93,6 +93,8 @@ class Batch:
         """Returns numpy arrays (views) and lists; ``ids=True`` adds "sample_ids" (uint64) and "valid" (bool)."""
     def torch(self, *, ids: bool = False) -> dict[str, Any]:
         """Returns torch tensors (views) and lists; ``ids=True`` adds "sample_ids" (int64) and "valid" (bool)."""
+    def results(self) -> dict[str, bytearray]:
+        """Returns the bytes of all rows of each result of functions that workers ran."""
     def record_stream(self, stream: Any) -> None:
         """Registers ``stream`` (a torch.cuda.Stream, or its CUDA handle as a number) as a further user of the batch.
 
@@ -218,6 +220,8 @@ class Pipeline:
     def shuffle_quality(self, world_size: int, epoch: int, labels: str | None) -> str: ...
     def simulate(self, arguments: _SimulateArguments) -> str: ...
     def workers(self, members: Members) -> Pipeline: ...
+    def functions(self, spec: str) -> Pipeline:
+        """Has workers run functions of rows; ``spec`` is that of ``_rows.remote.sent``."""
     def device(
         self, ordinal: int | None, depth: int, fixed: bool, finish: list[tuple[str, str]], nvjpeg: float
     ) -> Pipeline: ...
@@ -268,6 +272,7 @@ class Worker:
         storage: dict[str, Any],
         decoder_memory: int | None = None,
         catalogs_from: list[str] = [],
+        allow_code: bool = False,
     ) -> None: ...
     @property
     def address(self) -> str:

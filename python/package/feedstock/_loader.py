@@ -93,13 +93,18 @@ class Loader(Position, Reports, Generic[B]):
         self._rows = row_steps(
             pipeline._functions, pipeline._steps, self.output, pipeline._native, world_size
         )
-        self._ahead = ahead_of(pipeline._functions, self._rows, self._convert)
         self._static = options["static"]
         if self._rows is not None:
             self._rows.check_source(options["workers"] is not None)
         source = None if options["workers"] is None else source_of(options["workers"])
+        base = pipeline._native
+        if self._rows is not None and source is not None:
+            base = self._rows.move_to_workers(
+                pipeline.dataset._native, base, lambda first: set_up(first, None, options, 0)[0]
+            )
+        self._ahead = ahead_of(pipeline._functions, self._rows, self._convert)
         held = 0 if self._ahead is None else self._ahead.depth
-        native, self._ordinal = set_up(pipeline._native, source, options, held)
+        native, self._ordinal = set_up(base, source, options, held)
         if self._ahead is not None:
             self._ahead.ordinal = self._ordinal
         self._native = native.loader(whole("rank", rank), world_size)
@@ -215,6 +220,8 @@ class Loader(Position, Reports, Generic[B]):
             raise
 
     def _convert(self, batch: _feedstock.Batch) -> Any:
+        if self._rows is not None and self._rows.on_workers:
+            return self._rows.rows_of(batch).columns
         if self.output == "numpy":
             return batch.numpy(ids=True)
         return batch.torch(ids=True) if self.output == "torch" else batch

@@ -149,12 +149,12 @@ class Pipeline(Order[R], Forecasts[R]):
         *,
         inputs: Iterable[str] | None = None,
         outputs: Mapping[str, TensorSpec] | None = None,
-        executor: Literal["process", "thread"] = "process",
+        executor: Literal["process", "thread", "worker"] = "process",
         num_workers: int | None = None,
         timeout: float | None = None,
         version: str = "",
     ) -> Self:
-        """Runs ``fn(row, rng)`` on every sample, in processes of this machine, after all maps.
+        """Runs ``fn(row, rng)`` on every sample, in processes of this machine or of workers, after all maps.
 
         The loader needs ``output="numpy"`` or ``"torch"`` and batches in host memory. Columns that ``fn`` returns are
         added to the batch, or take the place of columns with their names. Of several functions, each gets the
@@ -174,8 +174,11 @@ class Pipeline(Order[R], Forecasts[R]):
             outputs: The dtype and shape of every column that ``fn`` returns. Default: ``loader()`` runs ``fn`` on the
                 first sample of the data set.
             executor: ``"process"`` (default): new Python processes, to which cloudpickle sends ``fn``. ``"thread"``:
-                threads of this process, for functions that release the GIL.
-            num_workers: Processes or threads; default: the CPU threads of the pipeline (see ``options``).
+                threads of this process, for functions that release the GIL. ``"worker"``: processes of the loader's
+                ``workers=``, which must allow code (``python -m feedstock worker --allow-code``); without workers, as
+                ``"process"``. A worker can import the modules that it has only.
+            num_workers: Processes or threads; default: the CPU threads of the pipeline (see ``options``). With
+                ``executor="worker"``, processes of each worker; default: its CPU threads.
             timeout: Seconds that one row may take in a process. A process that takes longer is killed. Default: no
                 limit; after 10 s, a warning names the sample.
             version: Change it with the function. A state that was saved with another name or version of the function

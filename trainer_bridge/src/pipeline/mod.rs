@@ -2,6 +2,7 @@
 
 mod compiled;
 pub(crate) mod describe;
+pub(crate) mod functions;
 mod joint;
 mod lengths;
 mod limits;

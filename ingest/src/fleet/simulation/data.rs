@@ -87,6 +87,7 @@ pub(super) fn spec() -> RecipeSpec {
         by_length: ByLength::default(),
         seed: 0,
         rest: None,
+        functions: None,
     }
 }
 

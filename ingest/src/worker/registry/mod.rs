@@ -2,11 +2,13 @@
 
 mod starting;
 
+use super::functions::{FunctionsLane, FunctionsRun, Held, not_allowed};
 use super::lane::Lane;
 use super::memory::Memory;
 use super::receptions::{OpenWith, Reception, Receptions};
 use super::schema::lane_schema;
 use super::ticket::LaneTicket;
+use crate::functions::RowExecutor;
 use crate::recipe::{Recipe, RecipeSpec};
 use crate::run::columns::unmapped;
 use crate::run::engine::Engine;
@@ -21,7 +23,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, ready};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Recipes kept; the one that was not asked for longest goes first, and is described again when it is needed.
@@ -59,6 +61,10 @@ pub(crate) struct Registry {
     share: Arc<Share>,
     /// Catalogs that ranks send; `None` in the rank's own process.
     receptions: Option<Arc<Receptions>>,
+    /// What runs functions of ranks; `None`: they are refused.
+    code: Option<Arc<dyn RowExecutor>>,
+    /// The functions loaded last, so that a rank that opens one stream after another finds their processes.
+    held: Mutex<Option<Arc<Held>>>,
     known: Mutex<HashMap<PlanId, Known>>,
     pub(crate) samples: Arc<AtomicU64>,
 }
@@ -80,10 +86,19 @@ struct OpenedRecipe {
     at: Instant,
     /// Stored catalogs of any size were compared with the storage.
     listed: bool,
+    /// The recipe's functions, while a lane uses them.
+    functions: Mutex<Weak<Held>>,
 }
 
 impl OpenedRecipe {
+    /// The schema of what Flight clients get, who cannot get results of functions.
     fn schema(&self) -> Result<SchemaRef> {
+        if let Some(functions) = &self.recipe.functions {
+            return Err(Error::config(format!(
+                "lanes with results of {functions} are for feedstock's own loaders; Arrow Flight clients can read pipelines \
+                 without executor=\"worker\""
+            )));
+        }
         let dataset = &self.recipe.dataset;
         let rides = unmapped(dataset.block_reader().schema(), dataset, &self.maps)?;
         let outputs = self.maps.iter().map(|map| (map.output.clone(), map.chain.output().clone()));
@@ -115,8 +130,11 @@ impl Registry {
         engine: Engine,
         memory: Memory,
         receptions: Option<Receptions>,
+        code: Option<Arc<dyn RowExecutor>>,
     ) -> Self {
         Self {
+            code,
+            held: Mutex::default(),
             receptions: receptions.map(Arc::new),
             open_with,
             allow,
@@ -139,11 +157,15 @@ impl Registry {
         engine: Engine,
         budget_bytes: u64,
     ) -> Result<Self> {
-        let opened = OpenedRecipe { recipe, maps, at: Instant::now(), listed: true };
+        let code = recipe.executor.clone();
+        let opened =
+            OpenedRecipe { recipe, maps, at: Instant::now(), listed: true, functions: Mutex::default() };
         let opened = Some(ready(Ok(Arc::new(opened))).boxed().shared());
         let (spec_kept, asked) = (Arc::new(spec.clone()), Instant::now());
         let known = Known { spec: spec_kept, opened, asked, check: CatalogCheck::Auto };
         let this = Self {
+            code,
+            held: Mutex::default(),
             receptions: None,
             open_with: Arc::new(OpenOptions::default),
             allow: Allow::default(),
@@ -205,6 +227,10 @@ impl Registry {
     /// Returns the name of a recipe, all of whose URIs may be read.
     fn checked(&self, spec: &RecipeSpec) -> Result<PlanId> {
         spec.uris().iter().try_for_each(|uri| self.allow.check(uri))?;
+        match &spec.functions {
+            Some(functions) if self.code.is_none() => return Err(not_allowed(functions)),
+            _ => {}
+        }
         PlanId::of(spec)
     }
 
@@ -231,14 +257,41 @@ impl Registry {
         loop {
             let Some(opened) = self.known_and_opened(&request.plan).await? else { return Ok(None) };
             let (this, used, asked) = (self.clone(), opened.clone(), request.clone());
-            match aside("opening a lane", move || this.start(&used, asked)).await? {
-                Ok(lane) => return Ok(Some(Box::new(lane))),
+            match aside("opening a lane", move || this.start_rows(&used, asked)).await? {
+                Ok(lane) => return Ok(Some(lane)),
                 Err(Refused::OtherOrder(_)) if !reopened && self.reopens(&request.plan, &opened) => {
                     reopened = true;
                 }
                 Err(refused) => return Err(refused.into()),
             }
         }
+    }
+
+    /// Starts a lane for a rank, whose rows go through the recipe's functions.
+    fn start_rows(&self, opened: &OpenedRecipe, request: LaneRequest) -> Result<Box<dyn Lane>, Refused> {
+        let held = self.functions(opened)?;
+        let lane: Box<dyn Lane> = Box::new(self.start(opened, request)?);
+        let (Some(held), Some(spec)) = (held, &opened.recipe.functions) else { return Ok(lane) };
+        let tensors =
+            opened.maps.iter().map(|map| (map.output.clone(), map.chain.output().clone())).collect();
+        let (functions, dataset) = (held.0.clone(), opened.recipe.dataset.clone());
+        let run = FunctionsRun { tensors, fields: spec.fields()?, functions, dataset };
+        Ok(Box::new(FunctionsLane::new(lane, run, held)))
+    }
+
+    /// Returns the recipe's functions, after loading them if no lane uses them. Blocks while it loads.
+    fn functions(&self, opened: &OpenedRecipe) -> Result<Option<Arc<Held>>> {
+        let Some(spec) = &opened.recipe.functions else { return Ok(None) };
+        let mut loaded = opened.functions.lock().unwrap_or_else(PoisonError::into_inner); // a single store
+        if let Some(held) = loaded.upgrade() {
+            return Ok(Some(held));
+        }
+        let code = self.code.as_ref().ok_or_else(|| not_allowed(spec))?;
+        let held = Arc::new(Held(code.load(spec, opened.recipe.seed(), self.engine.threads())?));
+        *loaded = Arc::downgrade(&held);
+        let former = self.held.lock().unwrap_or_else(PoisonError::into_inner).replace(held.clone());
+        drop(former); // without the lock: it may wait for the interpreter
+        Ok(Some(held))
     }
 
     /// Whether the data set of a recipe is opened again because its catalog may be out of date; `opened` is what
@@ -309,8 +362,9 @@ impl Registry {
             places: FLIGHT_PLACES,
             overdue: 0,
         };
+        let schema = opened.schema()?;
         let lane = self.start(opened, request).map_err(Error::from)?;
-        Ok(FlightLane { schema: opened.schema()?, lane: Box::new(lane) })
+        Ok(FlightLane { schema, lane: Box::new(lane) })
     }
 
     /// Returns what opens a recipe, once for all who ask. It is a separate task, which goes on when those who ask hang up: a
@@ -340,7 +394,7 @@ impl Registry {
         known.opened.clone()
     }
 
-    async fn opened(&self, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<OpenedRecipe>> {
+    async fn opened(self: &Arc<Self>, spec: &RecipeSpec, check: CatalogCheck) -> Result<Arc<OpenedRecipe>> {
         let received = self.receptions.as_ref().filter(|_| check != CatalogCheck::List);
         if let Some(receptions) = received {
             receptions.ended(&spec.dataset.sources()).await;
@@ -357,7 +411,14 @@ impl Registry {
         let recipe = spec.open(&open_with).await?;
         let compiled = recipe.clone();
         let maps = aside("compiling ops", move || compiled.compile()).await??;
-        Ok(Arc::new(OpenedRecipe { recipe, maps, at: Instant::now(), listed: check == CatalogCheck::List }))
+        let (at, listed) = (Instant::now(), check == CatalogCheck::List);
+        let opened = Arc::new(OpenedRecipe { recipe, maps, at, listed, functions: Mutex::default() });
+        if opened.recipe.functions.is_some() {
+            // Now, so that a rank learns before its first row what does not load.
+            let (this, used) = (self.clone(), opened.clone());
+            aside("loading functions", move || this.functions(&used).map(drop)).await??;
+        }
+        Ok(opened)
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<PlanId, Known>> {

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from feedstock._rows import limits
 from feedstock._rows.call import Call, failure
 from feedstock._rows.generator import generator
 from feedstock._rows.layout import read_row
@@ -49,6 +50,8 @@ def _serve(connection: socket.socket) -> None:
     start: Start = receive(connection)
     progress = Progress(_mapped(receive_fd(connection), Progress.FORMAT.size))
     sys.path[:] = start.sys_path
+    if start.is_limited:
+        limits.apply(start.memory_bytes)
     try:
         fn = pickle.loads(start.fn)
     except BaseException as error:

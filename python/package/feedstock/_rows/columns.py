@@ -103,6 +103,18 @@ class Rows:
             self.columns[name] = import_torch().from_numpy(column) if is_tensor else column
             self.lengths.pop(name, None)
 
+    def only(self, rows: Sequence[int]) -> Rows:
+        """Returns a batch of these rows; its arrays are NumPy's."""
+        index = np.asarray(rows, np.int64)
+        columns = {
+            name: column[index] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+            for name, column in self.columns.items()
+        }
+        lengths: dict[str, tuple[int, Sequence[int]]] = {
+            name: (axis, [of[row] for row in rows]) for name, (axis, of) in self.lengths.items()
+        }
+        return Rows(columns, self.epoch, self.position, [self.ids[row] for row in rows], lengths)
+
     def substitute(self, sources: Sequence[int]) -> None:
         """Gives every row the content of the row that ``sources`` names. Ids stay; new arrays hold the columns."""
         index = np.asarray(sources, np.int64)

@@ -10,7 +10,7 @@ from feedstock._check import column_names, one_of, positive, text, whole_or_none
 from feedstock._rows.spec import TensorSpec, checked_outputs
 from feedstock.errors import ConfigError
 
-_EXECUTORS = ("process", "thread")
+_EXECUTORS = ("process", "thread", "worker")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def row_function(
         raise TypeError(f"fn must be a function of a row and its generator; got {fn!r}")
     one_of("executor", executor, _EXECUTORS)
     if timeout is not None and executor == "thread":
-        raise ConfigError('timeout needs executor="process": a thread cannot be ended from outside')
+        raise ConfigError(
+            'timeout needs executor="process" or "worker": a thread cannot be ended from outside'
+        )
     return RowFunction(
         fn,
         None if inputs is None else tuple(column_names("inputs", inputs)),

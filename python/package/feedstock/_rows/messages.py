@@ -20,6 +20,8 @@ class Start:
     sys_path: list[str]
     seed: int
     number: int  # of the map_rows step
+    memory_bytes: int | None = None  # that the process may allocate; None: no limit
+    is_limited: bool = False  # it is of a worker
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from feedstock._rows.limits import NO_LIMITS, Limits
 from feedstock._rows.messages import Map, Progress, Start, Unmap
 from feedstock._rows.output import Output
 from feedstock._rows.shared import Area, Areas
@@ -63,10 +64,16 @@ class RowProcess:
         start: The message that gives it the function.
         timeout: Seconds after which a row is killed; None: never.
         sample_of: Returns the sample of the row that runs, for log messages.
+        limits: Limits of the process.
     """
 
     def __init__(
-        self, step: str, start: Start, timeout: float | None, sample_of: Callable[[int], str]
+        self,
+        step: str,
+        start: Start,
+        timeout: float | None,
+        sample_of: Callable[[int], str],
+        limits: Limits = NO_LIMITS,
     ) -> None:
         self._step, self._timeout, self._sample_of = step, timeout, sample_of
         self._mapped: set[int] = set()
@@ -84,7 +91,7 @@ class RowProcess:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 pass_fds=(theirs.fileno(),),
-                env=_environment(),
+                env=limits.environment(_environment()),
             )
         self.pid = self._process.pid
         assert self._process.stdout is not None

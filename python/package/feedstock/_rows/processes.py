@@ -24,6 +24,7 @@ import numpy as np
 from feedstock._rows.columns import Inputs
 from feedstock._rows.job import ClosedError, Job
 from feedstock._rows.layout import Column, Layout, layout_of_results, write_inputs
+from feedstock._rows.limits import NO_LIMITS, Limits
 from feedstock._rows.messages import Ran, Run, Start, Started, Tried, Try
 from feedstock._rows.process import ProcessEnded, RowProcess
 from feedstock._rows.sent import gathered
@@ -54,7 +55,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Task:
-    """Rows for one process. Without a batch: the sample that is tried."""
+    """Rows for one process. Without a batch: the sample that is tried; without rows: only its start."""
 
     job: Job
     rows: list[int]
@@ -66,8 +67,11 @@ class _Task:
 class _Shared:
     """What drivers need. It does not keep ``Processes`` alive."""
 
-    def __init__(self, step: str, start: Start, timeout: float | None, areas: Areas) -> None:
+    def __init__(
+        self, step: str, start: Start, timeout: float | None, areas: Areas, limits: Limits | None
+    ) -> None:
         self.step, self.start, self.timeout, self.areas = step, start, timeout, areas
+        self.limits = limits or NO_LIMITS
         self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self.closing = threading.Event()
         self.processes: dict[int, RowProcess] = {}  # by driver; those that run
@@ -117,6 +121,7 @@ class Processes:
         workers: The number of processes.
         timeout: Seconds that a row may take; None: no limit.
         batches: Batches that may be under way at once.
+        limits: Limits of the processes, on a worker; None: this is a rank.
     """
 
     def __init__(
@@ -128,6 +133,7 @@ class Processes:
         workers: int,
         timeout: float | None,
         batches: int,
+        limits: Limits | None = None,
     ) -> None:
         if not sys.executable:
             raise ConfigError(
@@ -135,8 +141,9 @@ class Processes:
             )
         self._workers = workers
         self._areas = Areas(2 * batches)  # inputs and results of each
-        start = Start(fn, list(sys.path), seed, number)
-        self._shared = _Shared(step, start, timeout, self._areas)
+        memory_bytes = None if limits is None else limits.memory_bytes
+        start = Start(fn, list(sys.path), seed, number, memory_bytes, limits is not None)
+        self._shared = _Shared(step, start, timeout, self._areas, limits)
         self._end = weakref.finalize(self, self._shared.end)
         self._end.atexit = False
 
@@ -180,6 +187,21 @@ class Processes:
             failures = task.job.wait()
             found.append(task.tried[0] if task.tried else Tried({}, failures[0]))
         return found
+
+    def start_one(self) -> None:
+        """Starts one process and has it load the function.
+
+        Raises:
+            ConfigError: It cannot load the function.
+        """
+        task = _Task(Job([0], 0), [])
+        self._submit([task], drivers=1)
+        task.job.wait()
+
+    def end(self) -> None:
+        """Ends the processes, without waiting for them. Callers of ``run`` get ``ClosedError``."""
+        self._end.detach()
+        self._shared.end()
 
     def close(self) -> None:
         """Ends the processes and waits for them."""
@@ -252,7 +274,7 @@ class _Driver:
         process = self._shared.processes.get(self._number)
         if process is None:
             shared = self._shared
-            process = RowProcess(shared.step, shared.start, shared.timeout, self._sample_of)
+            process = RowProcess(shared.step, shared.start, shared.timeout, self._sample_of, shared.limits)
             shared.processes[self._number] = process
             if shared.closing.is_set():
                 process.kill()
@@ -269,6 +291,9 @@ class _Driver:
 
     def _answer(self, task: _Task, process: RowProcess) -> None:
         job = task.job
+        if not task.rows:  # the process was to be started
+            job.finish(1, {})
+            return
         if task.batch is None:
             task.tried.append(process.ask(Try(task.row or {}, job.epoch, job.ids[0])))
             job.finish(1, {})

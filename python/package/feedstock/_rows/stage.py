@@ -44,8 +44,9 @@ class Stage:
         self.outputs: dict[str, Spec] | None = None if function.outputs is None else {**function.outputs}
         self._number, self._seed, self._workers = number, seed, workers
         self._output, self._skips = output, skips
-        self._is_process = function.executor == "process"
-        self._fn = pickled(function) if self._is_process else b""
+        self._is_process = function.executor != "thread"
+        #: The function, pickled; empty if threads run it.
+        self.code = pickled(function) if self._is_process else b""
         self._executor: Processes | Threads | None = None
 
     def __str__(self) -> str:
@@ -58,7 +59,7 @@ class Stage:
         step, function = str(self), self.function
         if self._is_process:
             self._executor = Processes(
-                step, self._fn, self._seed, self._number, self._workers, function.timeout, self.batches
+                step, self.code, self._seed, self._number, self._workers, function.timeout, self.batches
             )
         else:
             self._executor = Threads(step, function.fn, self._seed, self._number, self._workers)

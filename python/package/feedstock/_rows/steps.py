@@ -12,7 +12,9 @@ from feedstock._check import batch_sizes
 from feedstock._rows.columns import Rows
 from feedstock._rows.function import ItemFunction, RowFunction
 from feedstock._rows.item_stage import ItemStage
+from feedstock._rows.remote import add_results, sent
 from feedstock._rows.skips import LISTED, Skips
+from feedstock._rows.spec import Spec
 from feedstock._rows.stage import Stage
 from feedstock.errors import ConfigError, FeedstockError
 
@@ -65,6 +67,9 @@ class RowSteps:
         self.skips = Skips(policy["max_fraction"])
         skips = self.skips if policy["policy"] == "skip" else None
         rows = _rows_of(steps, world_size)
+        self._functions = functions
+        #: The stages that workers run, before ``stages``; see ``move_to_workers``.
+        self.on_workers: list[Stage] = []
         self.stages: list[Stage] = []
         for number, function in enumerate(functions):
             workers = function.num_workers or native.threads or _feedstock.default_threads()
@@ -77,11 +82,17 @@ class RowSteps:
     @property
     def identities(self) -> list[list[str]]:
         """Names and versions of the functions, as a state keeps them."""
-        return [list(stage.function.identity) for stage in self.stages]
+        return [list(function.identity) for function in self._functions]
 
     def rows_of(self, batch: _feedstock.Batch) -> Rows:
-        """Returns a batch for the first stage."""
-        return Rows.of(batch, self._output)
+        """Returns a batch for the first stage, with the results of workers."""
+        rows = Rows.of(batch, self._output)
+        outputs: dict[str, Spec] = {}
+        for stage in self.on_workers:
+            outputs.update(stage.outputs or {})
+        if outputs:
+            add_results(rows, batch.results(), outputs, self._output)
+        return rows
 
     def deliver(self, place: tuple[int, int]) -> None:
         """Counts a batch before the caller gets it; SampleError if too many samples were skipped."""
@@ -109,10 +120,43 @@ class RowSteps:
         """
         if (place := native.place()) != "cpu":
             raise ConfigError(
-                f"{self.stages[0].function.STEP} needs batches in host memory; they are on {place}. Leave out device=, "
+                f"{self._functions[0].STEP} needs batches in host memory; they are on {place}. Leave out device=, "
                 "and copy the columns that the model needs"
             )
         self._native, self._samples = native, dataset.samples()
+        if not self.on_workers:
+            self._find_outputs(dataset, probe)
+
+    def move_to_workers(
+        self, dataset: _feedstock.Dataset, native: _feedstock.Pipeline, probe: _Probe
+    ) -> _feedstock.Pipeline:
+        """Has workers run the functions of ``executor="worker"``, and returns the native pipeline with them.
+
+        Args:
+            dataset: The native data set.
+            native: The native pipeline.
+            probe: As for ``open``.
+
+        Raises:
+            ConfigError: They come after others, cannot be sent, or fail on the first sample.
+        """
+        remote = [stage for stage in self.stages if stage.function.executor == "worker"]
+        if not remote:
+            return native
+        if self.stages[: len(remote)] != remote:
+            raise ConfigError(
+                'map_rows with executor="worker" must come before those with another executor, which run after the '
+                "rows of workers have arrived"
+            )
+        self._samples = dataset.samples()
+        self._find_outputs(dataset, probe)
+        for stage in remote:  # what ran the first sample
+            stage.end()
+            stage.join(0.0)
+        self.on_workers, self.stages = remote, self.stages[len(remote) :]
+        return native.functions(sent(remote))
+
+    def _find_outputs(self, dataset: _feedstock.Dataset, probe: _Probe) -> None:
         self._check_inputs({name for name, _ in dataset.schema()})
         undeclared = [index for index, stage in enumerate(self.stages) if stage.outputs is None]
         if not undeclared:
@@ -193,8 +237,9 @@ class RowSteps:
         """Raises ConfigError if the functions include the data set's own code, and rows would come from workers."""
         if has_workers and isinstance(self.stages[0], ItemStage):
             raise ConfigError(
-                f"{self.stages[0]} runs the data set's Python in processes of the rank, and workers get no code; leave "
-                "out workers=, or store the samples in files that fs.Dataset opens"
+                f"{self.stages[0]} runs the data set's Python in processes of the rank, and workers get no data sets; "
+                "leave out workers=, store the samples in files that fs.Dataset opens, or do with "
+                'map_rows(executor="worker") what the data set does'
             )
 
     def report(self, report: SkipReport) -> SkipReport:
@@ -222,7 +267,7 @@ def row_steps(
 def ahead_of(functions: Sequence[Any], rows: RowSteps | None, convert: Callable[[Any], Any]) -> Ahead | None:
     """Returns what runs a pipeline's functions on batches: the stages of rows, then those of ``map_python``."""
     of_batches = functions_of(one for one in functions if not isinstance(one, RowFunction))
-    if rows is None:
+    if rows is None or not rows.stages:
         return Ahead(of_batches, convert) if of_batches else None
     of_rows = [Function(rows.call_of(stage), stage.batches, str(stage), stage) for stage in rows.stages]
     return Ahead([*of_rows, *of_batches], rows.rows_of, rows.deliver)

@@ -18,7 +18,7 @@ from .controller import CONTROLLER_CONCURRENCY, Controller, find_workers
 from .handle import DEFAULT_NAME, FleetHandle, pipeline_recipe
 from .placement import Placement
 from .policy import Scaling
-from .sources import allowed, settings, sources
+from .sources import allowed, check_code, settings, sources
 from .spec import Identity, Local, Native, Spec, Timing, controller_name
 
 #: Draining at the interpreter's end, when no loader reads any more.
@@ -71,6 +71,9 @@ class Fleet(FleetHandle):
         runtime_env: The workers' Ray runtime environment; default: the job's.
         tls: ``True`` (default) encrypts connections, and admits only this fleet's ranks and workers, with certificates
             that are made for it. ``False`` uses the token only, for networks that encrypt connections.
+        allow_code: Whether workers run functions of ``map_rows(executor="worker")``, in processes on their nodes with
+            the actor's rights. Everyone with the fleet's token and certificates can run code there. Needs ``tls``.
+            Default: ``False``, they refuse such pipelines.
         lease_seconds: Workers are drained and end after this time without a renewal; default 60.
         drain_seconds: How long an ending worker waits until its streams have moved; default 30.
 
@@ -109,6 +112,7 @@ class Fleet(FleetHandle):
         catalogs_from: str | Sequence[str] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         tls: bool = True,
+        allow_code: bool = False,
         lease_seconds: float = 60.0,
         drain_seconds: float = 30.0,
         _native: Native | None = None,
@@ -116,6 +120,7 @@ class Fleet(FleetHandle):
     ) -> None:
         if isinstance(allow, str):
             raise ConfigError(f"allow must be a list of URI prefixes; got {allow!r}: allow=[{allow!r}]")
+        check_code(pipeline, allow_code)
         least = whole("min_workers", min_workers, 0)
         if not ray.is_initialized():
             ray.init()
@@ -146,6 +151,7 @@ class Fleet(FleetHandle):
             runtime_env=runtime_env,
             native=_native or Native(),
             timing=_timing or Timing(),
+            allow_code=bool(allow_code),
         )
         identity = Identity.fresh(spec.native, tls)
         super().__init__(name, spec.namespace, pipeline_recipe(pipeline))

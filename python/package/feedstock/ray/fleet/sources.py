@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import ConfigError, Dataset, Pipeline
+from ..._rows.function import RowFunction
 
 #: Parameters of ops that are URIs.
 _URIS = ("noise", "tokenizer")
@@ -44,6 +45,16 @@ def sources(pipeline: Pipeline) -> tuple[str, ...]:
         found.update(dict.fromkeys([name for name in [options["catalog"]] if name == "beside"]))
         found.update(dict.fromkeys(options["catalogs_from"]))
     return tuple(found)
+
+
+def check_code(pipeline: Pipeline, allow_code: bool) -> None:
+    """Raises ConfigError if workers are to run functions of the pipeline, and may not."""
+    for function in pipeline._functions:
+        if isinstance(function, RowFunction) and function.executor == "worker" and not allow_code:
+            raise ConfigError(
+                f'{function} has executor="worker", and workers of this fleet run no code; give allow_code=True, or '
+                "another executor, which runs it on the ranks' machines"
+            )
 
 
 def _opened(dataset: Dataset) -> Iterator[tuple[str, dict[str, Any]]]:

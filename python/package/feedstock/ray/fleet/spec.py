@@ -124,6 +124,7 @@ class Spec:
     runtime_env: Mapping[str, Any] | None = field(repr=False)
     native: Native = field(repr=False)
     timing: Timing = field(repr=False)
+    allow_code: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or ":" in self.name:
@@ -141,6 +142,10 @@ class Spec:
                 "ray.util.placement_group(bundle_label_selector=…)"
             )
         one_of("local", self.local, ("never", "fallback", "share"))
+        if self.allow_code and not self.tls:
+            raise ConfigError(
+                "allow_code=True needs tls=True: every client of such a worker can run code on its node"
+            )
         if self.lease_seconds < 4 * self.timing.renew:
             raise ConfigError(
                 f"lease_seconds must be >= {4 * self.timing.renew:g}, four renewals, to survive a lost one; "

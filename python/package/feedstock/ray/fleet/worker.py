@@ -79,6 +79,7 @@ class FleetWorker:
             insecure=not spec.tls,
             storage=dict(spec.storage),
             catalogs_from=list(spec.catalogs_from),
+            allow_code=spec.allow_code,
         )
         threading.Thread(target=self._beat, name="feedstock-fleet", daemon=True).start()
 

@@ -1,0 +1,218 @@
+//! Python functions that run on single rows: how a recipe describes them, and what runs them.
+//!
+//! ```text
+//! FunctionsSpec (in the recipe) ──▶ RowExecutor::load, on a worker or in the rank's process ──▶ RowFunctions::run, once a step
+//! ```
+//! This crate knows no interpreter. The Python package implements [`RowExecutor`]. A process without one refuses recipes with
+//! functions. Results are columns of bytes next to those that no chain transforms: [`FunctionsSpec::fields`].
+
+use crate::{Error, Result};
+use arrow::datatypes::{DataType, Field};
+use arrow::record_batch::RecordBatch;
+use feedstock_dataset::SampleId;
+use feedstock_ops::TensorSpec;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// What the names of result columns begin with, so that a result can have the name of another column.
+pub const RESULT_PREFIX: &str = "map_rows:";
+
+/// One result at most, as for rows of chains.
+const RESULT_BYTES: u64 = 1 << 30;
+
+/// Functions that run on each row after all maps, in order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionsSpec {
+    /// The interpreter that made the code, such as `cpython 3.12`. Another one may not be able to read it.
+    pub interpreter: String,
+    /// The functions.
+    pub steps: Vec<FunctionStep>,
+    /// Columns of numbers that functions get as Python values, since the data set has nulls in them. The rank sets it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lists: Vec<String>,
+}
+
+/// One function.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionStep {
+    /// Its name, for messages.
+    pub name: String,
+    /// The user's version of it.
+    pub version: String,
+    /// The columns that it gets; `None`: all.
+    pub inputs: Option<Vec<String>>,
+    /// The columns that it returns.
+    pub outputs: Vec<FunctionOutput>,
+    /// Processes that run it; `None`: the number of CPU threads.
+    pub processes: Option<usize>,
+    /// Seconds that a row may take; `None`: no limit.
+    pub timeout: Option<f64>,
+    /// The function as cloudpickle writes it, in Base64.
+    pub code: String,
+}
+
+/// A column that a function returns.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionOutput {
+    /// Its name.
+    pub name: String,
+    /// NumPy's name of its dtype.
+    pub dtype: String,
+    /// The shape of one row's value.
+    pub shape: Vec<u64>,
+    /// Bytes of one row's value, at least 1.
+    pub bytes: u32,
+}
+
+impl FunctionsSpec {
+    /// Returns the columns that rows have after the last function: of results with one name, the last.
+    pub fn results(&self) -> Vec<&FunctionOutput> {
+        let mut results: Vec<&FunctionOutput> = Vec::new();
+        for output in self.steps.iter().flat_map(|step| &step.outputs) {
+            match results.iter_mut().find(|result| result.name == output.name) {
+                Some(result) => *result = output,
+                None => results.push(output),
+            }
+        }
+        results
+    }
+
+    /// Returns the columns of batches that hold the results: bytes of a fixed number, named [`RESULT_PREFIX`] and the result's name.
+    ///
+    /// ```
+    /// use feedstock_ingest::{FunctionOutput, FunctionStep, FunctionsSpec};
+    ///
+    /// let output = FunctionOutput { name: "shift".into(), dtype: "float32".into(), shape: vec![2], bytes: 8 };
+    /// let step = FunctionStep { name: "shifted".into(), outputs: vec![output], ..FunctionStep::default() };
+    /// let spec = FunctionsSpec { steps: vec![step], ..FunctionsSpec::default() };
+    /// assert_eq!(spec.fields()?[0].name(), "map_rows:shift");
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `BadConfig` if a result has no bytes, or more than 1 GiB a row.
+    pub fn fields(&self) -> Result<Vec<Arc<Field>>> {
+        let field = |output: &FunctionOutput| {
+            let bytes = i32::try_from(output.bytes)
+                .ok()
+                .filter(|bytes| (1..=RESULT_BYTES).contains(&u64::from(output.bytes)) && *bytes > 0);
+            let bytes = bytes.ok_or_else(|| {
+                let message = format!(
+                    "the result '{}' of {self} has {} bytes a row; workers send results of 1 byte to {RESULT_BYTES} bytes",
+                    output.name, output.bytes
+                );
+                Error::config(message)
+            })?;
+            let name = format!("{RESULT_PREFIX}{}", output.name);
+            Ok(Arc::new(Field::new(name, DataType::FixedSizeBinary(bytes), false)))
+        };
+        self.results().into_iter().map(field).collect()
+    }
+}
+
+impl std::fmt::Display for FunctionsSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.steps.iter().map(|step| step.name.as_str()).collect();
+        write!(f, "map_rows({})", names.join(", "))
+    }
+}
+
+/// The rows of one step that functions run on: none that has failed.
+#[derive(Debug)]
+pub struct RowStep<'a> {
+    /// The epoch.
+    pub epoch: u64,
+    /// The sample of each row.
+    pub ids: &'a [SampleId],
+    /// The mapped columns.
+    pub tensors: &'a [RowTensor<'a>],
+    /// The columns that no chain transforms.
+    pub columns: &'a RecordBatch,
+}
+
+/// A mapped column.
+#[derive(Debug)]
+pub struct RowTensor<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Dtype and shape.
+    pub spec: &'a TensorSpec,
+    /// The length of each row along its ragged axis; empty if there is none.
+    pub lengths: Vec<usize>,
+    /// The bytes of each row, without padding.
+    pub rows: Vec<&'a [u8]>,
+}
+
+/// What functions made of a step.
+#[derive(Debug, Default)]
+pub struct RowResults {
+    /// For each of [`FunctionsSpec::results`], the bytes of all rows.
+    pub columns: Vec<Vec<u8>>,
+    /// Rows without a result, and why: a bad sample. Their bytes are not used.
+    pub failures: Vec<(usize, String)>,
+}
+
+/// Functions that are ready to run. Threads may share them.
+pub trait RowFunctions: Send + Sync {
+    /// Runs the functions on the rows of one step; blocks until they are done.
+    ///
+    /// # Errors
+    /// Why no row has a result: `Retryable` after [`stop`](Self::stop).
+    fn run(&self, step: &RowStep<'_>) -> Result<RowResults>;
+
+    /// Ends processes and calls that are under way. There are no further calls.
+    fn stop(&self);
+}
+
+/// Loads functions, where there is an interpreter.
+pub trait RowExecutor: Send + Sync {
+    /// Loads functions; blocks until one process has loaded each.
+    ///
+    /// `seed` is that of the recipe's ops, and `threads` the number of CPU threads.
+    ///
+    /// # Errors
+    /// `BadConfig` for a function that does not load here, which is named, and code of another interpreter.
+    fn load(&self, functions: &FunctionsSpec, seed: u64, threads: usize) -> Result<Arc<dyn RowFunctions>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(name: &str, dtype: &str, bytes: u32) -> FunctionOutput {
+        FunctionOutput { name: name.into(), dtype: dtype.into(), shape: vec![u64::from(bytes)], bytes }
+    }
+
+    fn spec(steps: &[&[FunctionOutput]]) -> FunctionsSpec {
+        let step = |outputs: &&[FunctionOutput]| FunctionStep {
+            outputs: outputs.to_vec(),
+            ..FunctionStep::default()
+        };
+        FunctionsSpec { steps: steps.iter().map(step).collect(), ..FunctionsSpec::default() }
+    }
+
+    #[test]
+    fn of_results_with_one_name_the_last_is_sent() {
+        let (first, second) = ([output("a", "u1", 1), output("b", "u1", 2)], [output("a", "f4", 4)]);
+        let spec = spec(&[&first, &second]);
+        let fields: Vec<_> = spec
+            .fields()
+            .unwrap()
+            .iter()
+            .map(|field| (field.name().clone(), field.data_type().clone()))
+            .collect();
+        let bytes = DataType::FixedSizeBinary;
+        assert_eq!(fields, [("map_rows:a".to_owned(), bytes(4)), ("map_rows:b".to_owned(), bytes(2))]);
+    }
+
+    #[test]
+    fn results_without_bytes_and_of_too_many_are_refused() {
+        for bytes in [0, (1 << 30) + 1, u32::MAX] {
+            let error = spec(&[&[output("a", "u1", bytes)]]).fields().unwrap_err();
+            assert!(error.message().contains("the result 'a' of map_rows() has"), "{error}");
+        }
+    }
+}

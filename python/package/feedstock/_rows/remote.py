@@ -1,0 +1,237 @@
+"""Functions of rows on a worker. ``python/src/functions.rs`` calls it.
+
+    rank: sent() ──JSON in the recipe──▶ worker: load() ──▶ Functions.run(), for each step of each stream
+
+A worker runs functions in the same processes as a rank, with the same rows and generators: results have the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feedstock._rows.columns import Rows
+from feedstock._rows.job import ClosedError
+from feedstock._rows.limits import Limits
+from feedstock._rows.processes import Processes
+from feedstock._rows.spec import Spec, TensorSpec
+from feedstock.errors import ConfigError, RetryableError
+
+if TYPE_CHECKING:
+    from feedstock._rows.stage import Stage
+
+# All functions of a pipeline, pickled. A recipe has at most 16 MiB, and Base64 takes 4 bytes for 3.
+_MOST_CODE_BYTES = 8 << 20
+
+# Batches whose memory is kept: a worker has at least two streams for each rank, with two steps each.
+_BATCHES = 4
+
+# What functions must not read: with the token, other programs could use the workers.
+_SECRETS = ("FEEDSTOCK_TOKEN",)
+
+#: A mapped column: name, dtype, shape of a row, ragged axis, lengths, and the bytes of the rows one after another.
+_Tensor = tuple[str, str, Sequence[int], "int | None", Sequence[int], bytearray]
+
+
+def interpreter() -> str:
+    """Returns what code depends on: cloudpickle writes byte code, which other versions of Python cannot read."""
+    return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def sent(stages: Sequence[Stage]) -> str:
+    """Returns the description of functions for workers, as JSON. Their ``outputs`` must be known.
+
+    Raises:
+        ConfigError: The functions are too large to send, or a result has no bytes.
+    """
+    size = sum(len(stage.code) for stage in stages)
+    if size > _MOST_CODE_BYTES:
+        raise ConfigError(
+            f"{', '.join(map(str, stages))}: the pickled functions have {size} bytes, and workers take at most "
+            f"{_MOST_CODE_BYTES}. Load large objects inside the function, from a file that workers have"
+        )
+    return json.dumps({"interpreter": interpreter(), "steps": [_step(stage) for stage in stages]})
+
+
+def _step(stage: Stage) -> dict[str, Any]:
+    function, outputs = stage.function, stage.outputs
+    assert outputs is not None
+    for name, spec in outputs.items():
+        if not isinstance(spec, TensorSpec) or spec.row_bytes == 0:
+            raise ConfigError(
+                f"{stage}: workers cannot send the result {name!r} ({spec}), which has no bytes"
+            )
+    return {
+        "name": function.name,
+        "version": function.version,
+        "inputs": None if function.inputs is None else list(function.inputs),
+        "outputs": [
+            {"name": name, "dtype": spec.dtype, "shape": list(spec.shape), "bytes": spec.row_bytes}
+            for name, spec in outputs.items()
+            if isinstance(spec, TensorSpec)
+        ],
+        "processes": function.num_workers,
+        "timeout": function.timeout,
+        "code": base64.b64encode(stage.code).decode(),
+    }
+
+
+def add_results(
+    rows: Rows, results: Mapping[str, bytearray], outputs: Mapping[str, Spec], output: str
+) -> None:
+    """Adds the results that came with a batch to its columns."""
+    arrays = {
+        name: np.frombuffer(results[name], spec.dtype).reshape(len(rows.ids), *spec.shape)
+        for name, spec in outputs.items()
+        if isinstance(spec, TensorSpec)
+    }
+    rows.replace(arrays, output)
+
+
+@dataclass(frozen=True)
+class _Step:
+    name: str
+    inputs: list[str] | None
+    outputs: dict[str, Spec]
+    processes: Processes
+
+
+def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functions:
+    """Loads functions that a rank described, each in one process.
+
+    Args:
+        spec: The description, as JSON.
+        seed: The seed of the ops.
+        threads: Processes of a function that names no number.
+        memory_bytes: What each process may allocate; None: no limit.
+
+    Raises:
+        ConfigError: A function cannot be loaded here, or is of another version of Python.
+    """
+    described = json.loads(spec)
+    if described["interpreter"] != interpreter():
+        names = ", ".join(step["name"] for step in described["steps"])
+        raise ConfigError(
+            f"map_rows({names}) comes from {described['interpreter']}, and this worker ({platform.node()}) has "
+            f"{interpreter()}; run the same version of Python on ranks and workers"
+        )
+    limits = Limits(memory_bytes, _SECRETS)
+    steps = []
+    for number, step in enumerate(described["steps"]):
+        name = f"map_rows({step['name']})"
+        processes = Processes(
+            name,
+            base64.b64decode(step["code"]),
+            seed,
+            number,
+            step["processes"] or threads,
+            step["timeout"],
+            _BATCHES,
+            limits,
+        )
+        outputs: dict[str, Spec] = {
+            one["name"]: TensorSpec(one["dtype"], tuple(one["shape"])) for one in step["outputs"]
+        }
+        steps.append(_Step(name, step["inputs"], outputs, processes))
+    functions = Functions(steps)
+    try:
+        for one in steps:
+            one.processes.start_one()
+    except BaseException:
+        functions.stop()
+        raise
+    return functions
+
+
+class Functions:
+    """Functions in processes. Threads may share it."""
+
+    def __init__(self, steps: Sequence[_Step]) -> None:
+        self._steps = steps
+
+    def run(
+        self, epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]
+    ) -> tuple[list[bytes], list[tuple[int, str]]]:
+        """Runs the functions on rows.
+
+        Args:
+            epoch: The epoch.
+            ids: The rows' samples.
+            tensors: The mapped columns.
+            columns: The other columns: arrays and lists.
+
+        Returns:
+            The bytes of each result, of all rows; and the rows without a result, with the reason.
+
+        Raises:
+            RetryableError: The functions were stopped.
+        """
+        rows = _rows(epoch, ids, tensors, columns)
+        left = list(range(len(ids)))  # rows that have not failed
+        failures: list[tuple[int, str]] = []
+        results: dict[str, np.ndarray[Any, Any]] = {}
+        try:
+            for step in self._steps:
+                made, failed = step.processes.run(
+                    rows.inputs(step.inputs, step.name), rows.ids, epoch, step.outputs
+                )
+                for name, array in made.items():
+                    results[name] = array if len(left) == len(ids) else _spread(array, left, len(ids))
+                rows.replace(made, "numpy")
+                if failed:
+                    failures += [(left[row], f"{step.name} {reason}") for row, reason in failed.items()]
+                    good = [row for row in range(len(left)) if row not in failed]
+                    rows, left = rows.only(good), [left[row] for row in good]
+        except ClosedError:
+            raise RetryableError("the worker has stopped the functions; ask another one") from None
+        return [array.tobytes() for array in results.values()], sorted(failures)
+
+    def stop(self) -> None:
+        """Ends the processes; rows under way are given up."""
+        for step in self._steps:
+            step.processes.end()
+
+
+def _spread(array: np.ndarray[Any, Any], places: Sequence[int], rows: int) -> np.ndarray[Any, Any]:
+    spread = np.zeros((rows, *array.shape[1:]), array.dtype)
+    spread[places] = array
+    return spread
+
+
+def _rows(epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]) -> Rows:
+    """Returns rows as ``Rows.of`` does on the rank: rows of several lengths are padded and have their lengths."""
+    rows = Rows({}, epoch, 0, list(ids))
+    of_lengths: dict[str, Any] = {}
+    for name, dtype, shape, axis, lengths, data in tensors:
+        flat = np.frombuffer(data, dtype)
+        if axis is None:
+            rows.columns[name] = flat.reshape(len(ids), *shape)
+            continue
+        rows.columns[name] = _padded(flat, shape, axis, lengths)
+        rows.lengths[name] = (axis, lengths)
+        of_lengths[f"{name}_length"] = np.array(lengths, np.int64)
+    rows.columns.update(columns)
+    rows.columns.update(of_lengths)
+    return rows
+
+
+def _padded(
+    flat: np.ndarray[Any, Any], shape: Sequence[int], axis: int, lengths: Sequence[int]
+) -> np.ndarray[Any, Any]:
+    sizes = [max(lengths, default=0) if at == axis else size for at, size in enumerate(shape)]
+    padded = np.zeros((len(lengths), *sizes), flat.dtype)
+    begin = 0
+    for row, length in enumerate(lengths):
+        one = [length if at == axis else size for at, size in enumerate(shape)]
+        end = begin + int(np.prod(one, dtype=np.int64))
+        place: tuple[Any, ...] = (row, *(slice(size) for size in one))
+        padded[place] = flat[begin:end].reshape(one)
+        begin = end
+    return padded

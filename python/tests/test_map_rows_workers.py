@@ -1,0 +1,287 @@
+"""Functions of rows on workers: the same bytes as on the rank, and workers and functions that refuse or fail."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from served import worker as in_process
+
+import feedstock as fs
+
+cloudpickle = pytest.importorskip("cloudpickle")
+
+TOKEN = "0123456789abcdef0123"
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _code_travels() -> Iterator[None]:
+    """Sends functions of this module by value: workers cannot import it."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@dataclass
+class Process:
+    """A worker of the command line."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+
+@contextlib.contextmanager
+def worker(data: Path, *options: str, **environment: str) -> Iterator[Process]:
+    """Starts a worker that may run code on a free port of 127.0.0.1."""
+    command = [sys.executable, "-m", "feedstock", "worker", "--listen", "127.0.0.1:0", "--allow", str(data)]
+    command += ["--allow-code", "--threads", "1", "--json", *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PLACE": "worker", **environment}
+    )
+    try:
+        assert process.stdout is not None
+        yield Process(process, json.loads(process.stdout.readline())["address"])
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def serving(imagenet: Path) -> Iterator[Process]:
+    with worker(imagenet) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def plain(imagenet: Path) -> fs.Pipeline:
+    images = (
+        fs.Dataset(imagenet).columns(["image", "label"]).map("image", fs.decode_image(), fs.resize((8, 8)))
+    )
+    return images.shuffle(seed=3).batch(global_batch_size=20)
+
+
+def jittered(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    gain = np.float32(rng.uniform(0.5, 1.5))
+    return {"image": row["image"].astype(np.float32) * gain, "gain": gain}
+
+
+def placed(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """States where it runs."""
+    return {"is_there": os.environ.get("PLACE") == "worker", "parent": os.getppid()}
+
+
+@pytest.fixture(scope="module")
+def expected(plain: fs.Pipeline) -> list[dict[str, Any]]:
+    """Returns two epochs of ``jittered``, run in this process."""
+    return batches(plain.map_rows(jittered, executor="thread"), 2)
+
+
+def batches(pipeline: fs.Pipeline, epochs: int = 1, **options: Any) -> list[dict[str, Any]]:
+    with pipeline.loader(output="numpy", **options) as loader:
+        return [{**batch} for _ in range(epochs) for batch in loader]
+
+
+def assert_same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+    assert len(first) == len(second) > 0
+    for one, other in zip(first, second, strict=True):
+        assert one.keys() == other.keys()
+        for name, column in one.items():
+            if isinstance(column, np.ndarray):
+                assert (column.dtype, column.shape) == (other[name].dtype, other[name].shape), name
+                assert column.tobytes() == other[name].tobytes(), name
+            else:
+                assert column == other[name], name
+
+
+def test_workers_run_functions_with_the_same_bytes(plain, serving, expected):
+    mapped = plain.map_rows(jittered, executor="worker")
+    assert_same(expected, batches(mapped, 2, workers=serving.address))
+    assert_same(expected[:10], batches(mapped))  # without workers
+    for batch in batches(plain.map_rows(placed, executor="worker"), workers=serving.address):
+        assert batch["is_there"].all()
+        assert set(batch["parent"].tolist()) == {serving.process.pid}
+
+
+def test_torch_gets_tensors(plain, serving):
+    torch = pytest.importorskip("torch")
+    with plain.map_rows(jittered, executor="worker").loader(
+        output="torch", workers=serving.address
+    ) as loader:
+        batch = next(iter(loader))
+    assert (batch["image"].dtype, batch["image"].shape) == (torch.float32, (20, 8, 8, 3))
+    batch["image"].add_(1)  # it may be written
+
+
+def test_functions_of_other_executors_follow(plain, serving):
+    def doubled(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"double": row["gain"] * 2, "draw": rng.random()}
+
+    mapped = plain.map_rows(jittered, executor="worker").map_rows(doubled, executor="thread")
+    mapped = mapped.map_python(lambda batch: {**batch, "sum": batch["double"].sum()})
+    assert_same(batches(mapped), batches(mapped, workers=serving.address))
+    with pytest.raises(fs.ConfigError, match='executor="worker" must come before'):
+        plain.map_rows(doubled, executor="thread").map_rows(jittered, executor="worker").loader(
+            output="numpy", workers=serving.address
+        )
+
+
+def test_lost_workers_and_the_ranks_own_processes_change_nothing(imagenet, plain, serving, expected):
+    outputs = {"image": fs.tensor("float32", (8, 8, 3)), "gain": fs.tensor("float32")}
+    mapped = plain.map_rows(jittered, executor="worker", outputs=outputs, num_workers=1)
+    with worker(imagenet) as lost:
+        found = []
+        workers = fs.Workers([serving.address, lost.address])
+        with mapped.loader(output="numpy", workers=workers) as loader:
+            for _ in range(2):
+                for batch in loader:
+                    found.append({**batch})
+                    if len(found) == 4:
+                        lost.process.kill()
+    assert_same(expected, found)
+    shared = fs.Workers(serving.address, local="share")
+    assert_same(expected, batches(mapped, 2, workers=shared))
+    nobody = fs.Workers("127.0.0.1:9", local="fallback")
+    assert_same(expected[:10], batches(mapped, workers=nobody))
+
+
+def described(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Returns a checksum of all that a function can see of its row."""
+    facts = []
+    for name, value in sorted(row.items()):
+        if isinstance(value, (np.ndarray, np.generic)):
+            facts.append(
+                (name, type(value).__name__, value.dtype.str, value.shape, zlib.crc32(value.tobytes()))
+            )
+        else:
+            facts.append((name, type(value).__name__, repr(value)))
+    if isinstance(row["audio"], np.ndarray):
+        row["audio"][:1] = 0  # a copy that may be written
+    return {"seen": np.uint32(zlib.crc32(repr(facts).encode())), "draw": rng.random()}
+
+
+def again(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"draw": np.int8([rng.integers(100), row["draw"] * 100]), "is_even": row["seen"] % 2 == 0}
+
+
+def test_functions_get_the_same_rows_of_sounds_texts_and_numbers(common_voice):
+    speech = fs.Dataset(common_voice, split="validated").take(32).map("audio", fs.decode_audio(), fs.resample(8000))
+    pipeline = speech.shuffle(seed=5).batch(8).map_rows(described, executor="worker")
+    pipeline = pipeline.map_rows(again, inputs=["draw", "seen"], executor="worker")
+    expected = batches(pipeline)
+    assert len({seen for batch in expected for seen in batch["seen"].tolist()}) == 8 * len(expected) > 20
+    with worker(common_voice) as process:
+        assert_same(expected, batches(pipeline, workers=process.address))
+
+
+def failing(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    if rng.random() < 0.02:
+        raise ValueError("too dark")
+    return {"value": rng.random()}
+
+
+def test_a_function_that_raises_makes_bad_samples(plain, serving):
+    mapped = plain.map_rows(failing, outputs={"value": fs.tensor("float64")}, executor="worker")
+    with pytest.raises(fs.SampleError, match="(?s)sample .* map_rows.failing. raised ValueError") as raised:
+        batches(mapped, workers=serving.address)
+    assert "too dark" in str(raised.value)
+    assert 'raise ValueError("too dark")' in str(raised.value)
+    with pytest.raises(fs.SampleError) as here:
+        batches(mapped)
+    assert raised.value.sample_id == here.value.sample_id
+    skipping = mapped.on_error("skip", max_fraction=0.1)
+    with skipping.loader(output="numpy", workers=serving.address) as loader:
+        found = list(loader)
+        report, ledger = loader.skip_report(), loader.ledger()
+    assert_same(batches(skipping), found)
+    bad = sum(int((~batch["valid"]).sum()) for batch in found)
+    assert bad == report["count"] == ledger["substituted"] > 0
+    assert all("too dark" in sample["reason"] for sample in report["samples"])
+
+
+def test_a_worker_without_permission_refuses(imagenet, plain, serving, expected):
+    mapped = plain.map_rows(jittered, executor="worker")
+    refusing = in_process(imagenet)
+    try:
+        with pytest.raises(fs.ConfigError, match=r"map_rows\(jittered\).*worker --allow-code"):
+            batches(mapped, workers=refusing.address)
+        on_the_rank = plain.map_rows(jittered, executor="thread")
+        assert_same(expected[:10], batches(on_the_rank, workers=refusing.address))
+        assert_same(expected[:10], batches(mapped, workers=f"{refusing.address},{serving.address}"))
+    finally:
+        refusing.stop()
+
+
+def test_a_function_that_a_worker_cannot_load_is_named(imagenet, plain, serving, tmp_path, monkeypatch):
+    (tmp_path / "of_the_rank.py").write_text("def fn(row, rng):\n    return {'x': row['label']}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import of_the_rank  # type: ignore[import-not-found]
+
+    mapped = plain.map_rows(of_the_rank.fn, executor="worker")
+    with pytest.raises(
+        fs.ConfigError, match=r"(?s)map_rows\(fn\).*cannot load.*No module named 'of_the_rank'"
+    ):
+        batches(mapped, workers=serving.address)
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    with worker(imagenet, PYTHONPATH=paths) as other:
+        local = plain.map_rows(of_the_rank.fn, executor="thread")
+        assert_same(batches(local), batches(mapped, workers=f"{serving.address},{other.address}"))
+
+
+def greedy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    hidden = "FEEDSTOCK_TOKEN" not in os.environ
+    size = 2 * GIB if os.environ.get("PLACE") == "worker" else 1
+    return {"sum": int(np.ones(size, np.uint8)[0]), "hidden": hidden}
+
+
+def test_processes_have_limits(imagenet, plain):
+    mapped = plain.map_rows(greedy, executor="worker", num_workers=1)
+    with worker(imagenet, "--code-memory-bytes", str(GIB), FEEDSTOCK_TOKEN=TOKEN) as process:
+        workers = fs.Workers(process.address, token=TOKEN)
+        with pytest.raises(fs.SampleError, match=r"map_rows\(greedy\) raised .*MemoryError"):
+            batches(mapped, workers=workers)
+        placing = plain.map_rows(
+            lambda row, rng: {"hidden": "FEEDSTOCK_TOKEN" not in os.environ}, executor="worker"
+        )
+        assert all(batch["hidden"].all() for batch in batches(placing, workers=workers))
+
+
+def test_functions_that_cannot_be_sent(plain, serving):
+    large = os.urandom(9 << 20)
+    options = {"output": "numpy", "workers": serving.address}
+    with pytest.raises(fs.ConfigError, match="the pickled functions have .* bytes, and workers take at most"):
+        plain.map_rows(lambda row, rng: {"x": large[0]}, executor="worker").loader(**options)
+    with pytest.raises(fs.ConfigError, match="which has no bytes"):
+        plain.map_rows(lambda row, rng: {"x": np.zeros(0)}, executor="worker").loader(**options)
+    with pytest.raises(fs.ConfigError, match="leave out nulls= with a value"):
+        plain.map_rows(jittered, executor="worker").nulls({"label": 0}).loader(**options)
+
+
+def test_code_of_another_python_is_refused():
+    from feedstock._rows import remote
+
+    other = json.dumps({"interpreter": "cpython 3.8", "steps": [{"name": "old"}]})
+    with pytest.raises(
+        fs.ConfigError, match=r"map_rows\(old\) comes from cpython 3.8, and this worker .* has "
+    ):
+        remote.load(other, 0, 1, None)
+
+
+@pytest.mark.parametrize("options", [["--insecure"], ["--insecure", "--token-file", "token"], []])
+def test_code_beyond_this_machine_needs_a_token_and_tls(tmp_path, options):
+    (tmp_path / "token").write_text(TOKEN)
+    command = [sys.executable, "-m", "feedstock", "worker", "--listen", "0.0.0.0:0", "--allow-code", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "can be reached from other machines" in done.stderr
+    assert "can run code (--allow-code)" in done.stderr

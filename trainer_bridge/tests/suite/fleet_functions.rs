@@ -1,0 +1,178 @@
+//! Functions that workers run on rows. An executor in Rust stands for an interpreter; `python/tests/test_map_rows_workers.py` has
+//! those in Python.
+
+use crate::common::{open, pipeline, synth};
+use crate::fleet::{at, batches, options, worker};
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
+use feedstock_dataset::Rank;
+use feedstock_ingest::{
+    FunctionOutput, FunctionStep, FunctionsSpec, Result, RowExecutor, RowFunctions, RowResults, RowStep,
+    Worker, WorkerOptions,
+};
+use feedstock_trainer_bridge::{ErrorKind, Local, NullValue, Nulls, OnError, Pipeline};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const SAMPLES: u64 = 203;
+
+/// The sum of a row's pixels, its label and its sample. Samples that 50 divides have none.
+struct Sums {
+    runs: Arc<AtomicUsize>,
+    stops: Arc<AtomicUsize>,
+}
+
+impl RowFunctions for Sums {
+    fn run(&self, step: &RowStep<'_>) -> Result<RowResults> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        let [image] = step.tensors else { panic!("{step:?}") };
+        assert_eq!((image.name, image.rows.len(), image.lengths.len()), ("image", step.ids.len(), 0));
+        let labels = step.columns.column_by_name("label").unwrap().as_primitive::<Int64Type>();
+        let (mut results, mut failures) = (Vec::new(), Vec::new());
+        for (row, id) in step.ids.iter().enumerate() {
+            let sum: u64 = image.rows[row].iter().map(|&byte| u64::from(byte)).sum();
+            results.extend([sum, labels.value(row) as u64, id.0].map(u64::to_le_bytes).as_flattened());
+            if id.0 % 50 == 0 {
+                failures.push((row, "sums(x) raised on it".to_owned()));
+            }
+        }
+        Ok(RowResults { columns: vec![results], failures })
+    }
+
+    fn stop(&self) {
+        self.stops.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Executor {
+    runs: Arc<AtomicUsize>,
+    stops: Arc<AtomicUsize>,
+}
+
+impl RowExecutor for Executor {
+    fn load(&self, functions: &FunctionsSpec, seed: u64, threads: usize) -> Result<Arc<dyn RowFunctions>> {
+        assert_eq!((functions.steps[0].code.as_str(), seed, threads > 0), ("AAAA", 7, true));
+        Ok(Arc::new(Sums { runs: self.runs.clone(), stops: self.stops.clone() }))
+    }
+}
+
+fn spec() -> FunctionsSpec {
+    let output = FunctionOutput { name: "sums".into(), dtype: "uint64".into(), shape: vec![3], bytes: 24 };
+    let step = FunctionStep {
+        name: "sums".into(),
+        outputs: vec![output],
+        code: "AAAA".into(),
+        ..FunctionStep::default()
+    };
+    FunctionsSpec { interpreter: "none".into(), steps: vec![step], ..FunctionsSpec::default() }
+}
+
+fn with_functions(data: &Path) -> Pipeline {
+    let skip = OnError::Skip { max_fraction: 0.1 };
+    let pipeline = pipeline(open(data), 16).on_error(skip).epochs(2);
+    pipeline.functions(spec(), Arc::new(Executor::default()))
+}
+
+fn running(data: &Path, executor: &Arc<Executor>) -> Worker {
+    Worker::start(WorkerOptions { code: Some(executor.clone()), ..options(data) }).unwrap()
+}
+
+#[test]
+fn results_of_functions_are_those_of_each_row() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let (pipeline, executor) = (with_functions(dir.path()), Arc::new(Executor::default()));
+    let fleet = [running(dir.path(), &executor), running(dir.path(), &executor)];
+    let remote = pipeline.clone().workers(at(&fleet));
+    let mut bad = 0;
+    for batch in remote.rank(Rank::new(0, 1)).start().unwrap() {
+        let batch = batch.unwrap();
+        let sums = batch.column("map_rows:sums").unwrap().as_fixed_size_binary();
+        let labels = batch.column("label").unwrap().as_primitive::<Int64Type>();
+        let image = batch["image"].as_u8().unwrap();
+        for row in 0..batch.len() {
+            let (sum, rest) = sums.value(row).split_first_chunk().unwrap();
+            let (label, id) = rest.split_first_chunk().unwrap();
+            let pixels = &image[row * image.len() / batch.len()..][..image.len() / batch.len()];
+            assert_eq!(u64::from_le_bytes(*sum), pixels.iter().map(|&byte| u64::from(byte)).sum::<u64>());
+            assert_eq!(i64::from_le_bytes(*label), labels.value(row));
+            let is_bad = batch.sample_ids()[row].0 % 50 == 0;
+            assert_eq!(
+                id == batch.sample_ids()[row].0.to_le_bytes(),
+                !is_bad,
+                "a substitute is another sample"
+            );
+            assert_eq!(batch.valid()[row], !is_bad);
+            bad += usize::from(is_bad);
+        }
+    }
+    assert!(bad > 0);
+    let expected = batches(&remote, 1);
+    assert_eq!(batches(&pipeline.clone().workers(at(&fleet).local(Local::Share)), 1), expected);
+    assert!(executor.runs.load(Ordering::Relaxed) > 10);
+    drop(fleet);
+    let stops = || executor.stops.load(Ordering::Relaxed);
+    let until = Instant::now() + Duration::from_secs(10);
+    while stops() < 2 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5)); // connections end in the background
+    }
+    assert_eq!(stops(), 2, "one recipe of each worker");
+}
+
+#[test]
+fn functions_that_fail_name_the_sample() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 100);
+    let executor = Arc::new(Executor::default());
+    let fleet = [running(dir.path(), &executor)];
+    let raising = with_functions(dir.path()).on_error(OnError::Raise).workers(at(&fleet));
+    let error = raising.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadSample);
+    assert!(error.message().contains("of epoch 0: sums(x) raised on it"), "{error}");
+    assert_eq!(error.sample_context().unwrap().sample.0 % 50, 0);
+}
+
+#[test]
+fn workers_without_an_interpreter_refuse_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), SAMPLES);
+    let (pipeline, executor) = (with_functions(dir.path()), Arc::new(Executor::default()));
+    let alone = [worker(dir.path())];
+    let refused = pipeline.clone().workers(at(&alone));
+    let error = refused.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    assert!(error.message().contains("map_rows(sums)"), "{error}");
+    assert!(error.message().contains("python -m feedstock worker --allow-code"), "{error}");
+    let [first] = alone;
+    let both = [first, running(dir.path(), &executor)];
+    let (some, one) = (pipeline.clone().workers(at(&both)), pipeline.clone().workers(at(&both[1..])));
+    assert_eq!(batches(&some, 1), batches(&one, 1));
+    let error = pipeline.rank(Rank::new(0, 1)).start().err().unwrap();
+    assert!(error.message().contains("needs Pipeline::workers"), "{error}");
+    let valued = pipeline.nulls_of("label", Nulls::Value(NullValue::Whole(0))).workers(at(&both));
+    let error = valued.rank(Rank::new(0, 1)).start().err().unwrap();
+    assert!(error.message().contains("leave out nulls= with a value or \"mask\" for 'label'"), "{error}");
+}
+
+#[test]
+fn code_beyond_this_machine_needs_a_token_and_encryption() {
+    let dir = tempfile::tempdir().unwrap();
+    let executor: Arc<dyn RowExecutor> = Arc::new(Executor::default());
+    for (listen, is_refused) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
+        let options = WorkerOptions {
+            listen: listen.into(),
+            insecure: true,
+            code: Some(executor.clone()),
+            ..options(dir.path())
+        };
+        let started = Worker::start(options);
+        assert_eq!(started.is_err(), is_refused);
+        if let Err(error) = started {
+            assert!(error.message().contains("a token (--token-file) and TLS"), "{error}");
+            assert!(error.message().contains("--insecure does not replace them"), "{error}");
+        }
+    }
+}
