@@ -9,7 +9,7 @@ use crate::image::step::CropByBoxes;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// Rounds before the image stays whole, each with an option of its own. torchvision tries without end. With the default options,
+/// Rounds before the image stays whole, each of which draws an option. torchvision tries without end. With the default options,
 /// one that leaves the image whole is drawn before with a probability of 1 − (6/7)¹⁰⁰ > 1 − 10⁻⁶.
 const ROUNDS: usize = 100;
 
