@@ -103,7 +103,7 @@ def view_step(column: str, before: list[Any], views: Views) -> dict[str, Any]:
     """Returns the arguments of the native pipeline's method ``views``.
 
     Raises:
-        ConfigError: There is not exactly ``fs.decode_image`` before the views, a chain is not valid, or it crops by boxes.
+        ConfigError: There is not exactly ``fs.decode_image`` before the views, or a chain is not valid.
     """
     decode = list(flatten(before))
     if [op.name for op in decode] != ["decode_image"]:
