@@ -157,8 +157,8 @@ pub mod ops {
     pub use feedstock_ops::image::{Annotation, BoxFormat, Boxes, Keypoints, View};
     pub use feedstock_ops::text::{TokenizeChars, Unknown};
     pub use feedstock_ops::{
-        Chain, ChainSpec, DType, Noise, OPS_VERSION, Op, OpInfo, RaggedRow, Resources, SampleSeed, Scratch,
-        TensorSpec, Warning, Warnings,
+        BoxCrop, Chain, ChainSpec, DType, Noise, NumberList, OPS_VERSION, Op, OpInfo, RaggedRow, Resources,
+        SampleSeed, Scratch, TensorSpec, Warning, Warnings,
     };
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn chain(ops: &str) -> PyResult<ChainSpec> {
 
 /// Parses what follows an image (boxes, keypoints, the matrix of its geometry), from JSON.
 pub(crate) fn annotation_of(py: Python<'_>, json: &str) -> PyResult<Annotation> {
-    serde_json::from_str(json).map_err(|e| config(py, format!("boxes or keypoints: {e}")))
+    serde_json::from_str(json).map_err(|e| config(py, format!("boxes, keypoints or a transform: {e}")))
 }
 
 /// Parses a finish from JSON.

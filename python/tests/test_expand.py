@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from boxed import (
     COLUMNS,
@@ -116,6 +117,36 @@ def test_quarter_turns_move_whole_pixels(detection: Path) -> None:
         x, y = points_of(identity)[:, :2].T
         expected = np.stack([y, size_of(identity)[1] - x], axis=1)
         np.testing.assert_allclose(sample["points"][:, :2], expected, atol=TOLERANCE)
+        height, width = size_of(identity)
+        is_inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        visibilities = np.where(is_inside, points_of(identity)[:, 2], 0)
+        assert (sample["points"][:, 2] == visibilities).all()
+
+
+def test_a_turn_hides_no_point_on_an_edge(tmp_path: Path) -> None:
+    """(0, y) goes to (y, width), which is not a place of a pixel."""
+    given = np.array([[0, 10, 2], [10, 0, 1], [0, 0, 2]], np.float32)
+    points = pa.array([given.ravel()] * SAMPLES, pa.list_(pa.float32()))
+    data = fs.Dataset(write(tmp_path / "edges", points=points))
+    columns = {"image": fs.image(), "points": fs.keypoints()}
+    ops = [fs.rotate((90, 90), expand=True), fs.pad_to(CANVAS)]
+    for identity, sample in rows(data.map(columns, ops)).items():
+        width = size_of(identity)[1]
+        assert sample["points"].tolist() == [[10, width, 2], [0, width - 10, 1], [0, width, 2]]
+
+
+@pytest.mark.parametrize("size", [(30, 81), (81, 30), (30, 80), (31, 81)], ids=str)
+def test_quarter_turns_are_pillows_for_sides_of_any_parity(size: tuple[int, int], tmp_path: Path) -> None:
+    pixels = np.random.default_rng(3).integers(0, 256, (*size, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    pq.write_table(pa.table({"image": pa.array([encoded(image)], pa.binary())}), tmp_path / "a.parquet")
+    turns = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
+    for angle, turn in turns.items():
+        ops = [fs.decode_image(), fs.rotate((angle, angle), expand=True), fs.pad_to(CANVAS)]
+        loader = fs.Dataset(tmp_path).map("image", ops).batch(1).epochs(1).loader(output="numpy")
+        found = [np.array(batch["image"][0]) for batch in loader]
+        assert len(found) == 1
+        assert (found[0] == on_canvas(image.transpose(turn), 0)).all()
 
 
 def test_a_resize_follows_and_workers_make_the_same_bytes(detection: Path) -> None:
@@ -133,7 +164,9 @@ def test_mistakes_are_named(detection: Path) -> None:
     data = fs.Dataset(detection)
     with pytest.raises(fs.ConfigError, match="the chain has no fixed output size"):
         data.map("image", fs.decode_image(), fs.resize((8, 8)), fs.rotate(9, expand=True))
-    with pytest.raises(fs.ConfigError, match=r"op 1 \(rotate\): center has no effect with expand=true"):
+    with pytest.raises(
+        fs.ConfigError, match=r"op 1 \(rotate\): expand turns around the middle; leave center out"
+    ):
         data.map("image", fs.decode_image(), fs.rotate(9, center=(1, 2), expand=True), fs.resize((8, 8)))
     with pytest.raises(fs.ConfigError, match="rotate.*changes the image's size"):
         data.map("image", fs.decode_image(), fs.random_apply(fs.rotate(9, expand=True)), fs.resize((8, 8)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from boxed import (
     COLUMNS,
@@ -63,12 +64,32 @@ def inside(boxes: Any, kept: Any) -> tuple[Any, Any]:
     return tv_tensors.wrap(boxes[left], like=boxes), kept[left]
 
 
-def test_crops_are_torchvisions(detection: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+Form = Literal["xyxy", "xywh", "cxcywh"]
+
+
+def in_form(sample: int, form: Form, *, normalized: bool) -> list[list[float]]:
+    """Returns the boxes of a sample in a form of the column."""
+    boxes = torch.from_numpy(corners_of(sample)).double()
+    boxes = F.convert_bounding_box_format(boxes, old_format="xyxy", new_format=form)
+    height, width = size_of(sample) if normalized else (1, 1)
+    found: list[list[float]] = (boxes / torch.tensor([width, height, width, height])).tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("form", "normalized"), [("xyxy", False), ("xywh", False), ("cxcywh", False), ("cxcywh", True)]
+)
+def test_crops_are_torchvisions(
+    form: Form, normalized: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The crop is drawn for the boxes after a flip, a zoom and a resize, and all columns follow it."""
-    columns = {**COLUMNS, "points": fs.keypoints()}
+    lists = [in_form(sample, form, normalized=normalized) for sample in range(SAMPLES)]
+    data = fs.Dataset(write(tmp_path / "forms", boxes=pa.array(lists, pa.list_(pa.list_(pa.float64())))))
+    boxes_as = fs.boxes(form, normalized=normalized, along=("category", "crowd"))
+    columns = {**COLUMNS, "boxes": boxes_as, "points": fs.keypoints()}
     transform = v2.RandomIoUCrop()
     parts = dropped = 0
-    for identity, sample in rows(fs.Dataset(detection).map(columns, CHAIN)).items():
+    for identity, sample in rows(data.map(columns, CHAIN)).items():
 
         def draws(index: int, sample: dict[str, np.ndarray] = sample) -> Draws:
             return Draws(SEED, 0, int(sample["sample_ids"]), index)
@@ -91,7 +112,10 @@ def test_crops_are_torchvisions(detection: Path, monkeypatch: pytest.MonkeyPatch
         boxes, kept = inside(boxes, kept)
         boxes, valid = F.sanitize_bounding_boxes(F.clamp_bounding_boxes(boxes), min_size=1.0, min_area=1.0)
         assert sample["category"].tolist() == [labels_of(identity)[index] for index in kept[valid]]
-        np.testing.assert_allclose(sample["boxes"], boxes.numpy(), rtol=0, atol=TOLERANCE)
+        found = torch.from_numpy(sample["boxes"]).double()
+        found *= torch.tensor([72, 64, 72, 64] if normalized else [1, 1, 1, 1])
+        found = F.convert_bounding_box_format(found, old_format=form, new_format="xyxy")
+        np.testing.assert_allclose(found.numpy(), boxes.numpy(), rtol=0, atol=TOLERANCE)
         np.testing.assert_allclose(sample["points"][:, :2], points.numpy(), rtol=0, atol=TOLERANCE)
         # Two resizes, each within one level.
         assert np.abs(sample["image"].astype(int) - np.asarray(image).astype(int)).max() <= 2
@@ -202,12 +226,68 @@ def test_the_first_boxes_draw_the_crop(tmp_path: Path) -> None:
     assert differ > SAMPLES / 2
 
 
-def test_bad_boxes_are_bad_samples(tmp_path: Path) -> None:
-    lists = [[[1.0, 2.0, 3.0]] if one == 9 else corners_of(one).tolist() for one in range(SAMPLES)]
+def test_columns_come_in_any_order(detection: Path) -> None:
+    data = fs.Dataset(detection)
+    backwards = rows(data.map(dict(reversed(COLUMNS.items())), CHAIN))
+    for identity, sample in rows(data.map(COLUMNS, CHAIN)).items():
+        for name, value in sample.items():
+            assert (value == backwards[identity][name]).all()
+
+
+def test_large_turned_jpegs_are_cropped_where_their_boxes_are(tmp_path: Path) -> None:
+    """JPEGs whose EXIF turns them, decoded at a fraction of their size: each shows its one box, in white."""
+    height, width = 1600, 1200  # as people see the image; the file has 1,600 x 1,200 pixels
+    images, lists = [], []
+    for sample in range(8):
+        generator = np.random.default_rng(sample)
+        left, top = (int(generator.integers(0, side // 2)) for side in (width, height))
+        box = [left, top, left + width // 3, top + height // 5]
+        pixels = np.zeros((height, width, 3), np.uint8)
+        pixels[top : box[3], left : box[2]] = 255
+        exif = Image.Exif()
+        exif[0x0112] = 6  # turn clockwise to show it
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).transpose(Image.Transpose.ROTATE_90).save(buffer, "JPEG", exif=exif)
+        images.append(buffer.getvalue())
+        lists.append([box])
+    table = {"id": list(range(8)), "image": pa.array(images, pa.binary()), "boxes": lists}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    columns = {
+        "image": fs.image(fs.decode_image(exif_orientation=True), transform=True),
+        "boxes": fs.boxes("xyxy"),
+    }
+    ops = [fs.random_iou_crop(sampler_options=[0.2]), fs.resize((64, 64))]
+    compared = 0
+    loader = (
+        fs.Dataset(tmp_path).map(columns, ops).shuffle(seed=SEED).batch(4).epochs(1).loader(output="numpy")
+    )
+    for batch in loader:
+        assert batch["boxes_length"].tolist() == [1] * 4
+        for row, identity in enumerate(batch["id"]):
+            box, matrix = batch["boxes"][row][0], batch["image_transform"][row].astype(np.float64)
+            assert matrix[0, 0] > 64 / width  # a part
+            y, x = np.nonzero(batch["image"][row].mean(axis=-1) > 127)
+            painted = np.array([x.min(), y.min(), x.max() + 1, y.max() + 1])
+            assert np.abs(box - painted).max() <= 1
+            left, top, right, bottom = lists[identity][0]
+            places = np.array([[left, top, 1], [right, bottom, 1]]) @ matrix.T
+            np.testing.assert_allclose(places[:, :2].clip(0, 64).ravel(), box, rtol=0, atol=1e-2)
+            compared += 1
+    assert compared == 8
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [([[1.0, 2.0, 3.0]], "a box must have 4 numbers; got 3"), (None, "the list is null")],
+    ids=["three numbers", "null"],
+)
+def test_bad_boxes_are_bad_samples(broken: Any, message: str, tmp_path: Path) -> None:
+    lists = [broken if one == 9 else corners_of(one).tolist() for one in range(SAMPLES)]
     data = fs.Dataset(write(tmp_path / "bad", boxes=pa.array(lists, pa.list_(pa.list_(pa.float32())))))
     pipeline = data.map(COLUMNS, CHAIN).batch(8).epochs(1)
-    with pytest.raises(fs.SampleError, match=r"a.parquet row 9 .*'boxes': a box must have 4 numbers; got 3"):
+    with pytest.raises(fs.SampleError, match=f"a.parquet row 9 .*'boxes': {message}") as raised:
         list(pipeline.loader(output="numpy"))
+    assert raised.value.column == "boxes"
     loader = pipeline.on_error("skip", max_fraction=0.1).loader()
     assert sum(int(batch.valid.sum()) for batch in loader) == SAMPLES - 1
 
@@ -222,8 +302,8 @@ def test_mistakes_are_named(detection: Path) -> None:
     with pytest.raises(fs.ConfigError, match=needs):
         data.map("image", fs.decode_image(), fs.random_iou_crop(), size)
     views = fs.views({"one": [fs.random_iou_crop(), size], "two": [size]})
-    with pytest.raises(fs.ConfigError, match="random_iou_crop, in the map to 'one', crops by boxes"):
-        data.map("image", fs.decode_image(), views).batch(8).loader()
+    with pytest.raises(fs.ConfigError, match=f"view 'one': {needs}"):
+        data.map("image", fs.decode_image(), views)
     with pytest.raises(fs.ConfigError, match=r"op 2 \(random_iou_crop\): comes once in a chain"):
         data.map(both, fs.random_iou_crop(), fs.random_iou_crop(), size)
     with pytest.raises(fs.ConfigError, match="random_iou_crop.*changes the image's size"):
@@ -236,7 +316,8 @@ def test_mistakes_are_named(detection: Path) -> None:
         ({"max_aspect_ratio": 0.4}, "min_aspect_ratio … max_aspect_ratio must be a range within 0.001"),
         ({"sampler_options": []}, "sampler_options must have 1 … 100 numbers; got 0"),
         ({"sampler_options": [0.1, -1.0]}, "sampler_options must be finite numbers >= 0; got -1"),
-        ({"trials": 0}, "trials must be 1 … 10000; got 0"),
+        ({"trials": 0}, "trials must be 1 … 1000; got 0"),
+        ({"trials": 1001}, "trials must be 1 … 1000; got 1001"),
     ):
         with pytest.raises(fs.ConfigError, match=message):
             data.map(both, fs.random_iou_crop(**options), size)  # type: ignore[arg-type]

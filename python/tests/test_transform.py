@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from boxed import COLUMNS, SAMPLES, corners_of, labels_of, points_of, rows, size_of, write
 from moves import STEPS
@@ -65,7 +67,7 @@ def test_boxes_and_points_go_where_the_matrix_takes_them(steps: list[str], detec
             if (expected[index, :2] > 0.01).all() and (expected[index, 2:] < np.array(limits) - 0.01).all():
                 np.testing.assert_allclose(box, expected[index], rtol=0, atol=TOLERANCE)
                 boxes += 1
-        if not any("flip" in step for step in steps):  # which moves points by one pixel less
+        if not any("flip" in step for step in steps):  # see the next test
             x, y = points_of(identity)[:, :2].astype(np.float64).T
             places = mapped(matrix, np.stack([x, y, x, y], axis=1))[:, :2]
             np.testing.assert_allclose(sample["points"][:, :2], places, rtol=0, atol=TOLERANCE)
@@ -74,26 +76,56 @@ def test_boxes_and_points_go_where_the_matrix_takes_them(steps: list[str], detec
     assert points == 0 or points == 4 * SAMPLES
 
 
-def test_predicted_boxes_are_mapped_back(detection: Path) -> None:
+MIRROR, SIDES = fs.horizontal_flip(1.0), (64, 72)
+
+
+@pytest.mark.parametrize(
+    ("ops", "further"),
+    [
+        ([fs.resize(SIDES), MIRROR], lambda _: (-1, 0)),
+        ([fs.resize(SIDES), fs.vertical_flip(1.0), MIRROR], lambda _: (-1, -1)),
+        ([MIRROR, fs.resize(SIDES)], lambda size: (-SIDES[1] / size[1], 0)),
+        ([fs.vertical_flip(1.0), fs.resize(SIDES)], lambda size: (0, -SIDES[0] / size[0])),
+        ([MIRROR, fs.rotate((90, 90), expand=True), fs.pad_to(150)], lambda _: (0, 1)),
+    ],
+    ids=["last", "both", "resized", "resized vertically", "turned"],
+)
+def test_a_flip_moves_points_one_pixel_further_than_the_matrix(
+    ops: list[fs.Op], further: Callable[[tuple[int, int]], tuple[float, float]], detection: Path
+) -> None:
+    """As a pixel's column moves, from x to width - 1 - x. Later ops scale and turn that pixel."""
+    for identity, sample in rows(fs.Dataset(detection).map(WITH, ops)).items():
+        x, y = points_of(identity)[:, :2].astype(np.float64).T
+        places = mapped(sample["image_transform"], np.stack([x, y, x, y], axis=1))[:, :2]
+        expected = places + further(size_of(identity))
+        np.testing.assert_allclose(sample["points"][:, :2], expected, rtol=0, atol=TOLERANCE)
+
+
+def test_predicted_boxes_are_mapped_back(tmp_path: Path) -> None:
     """The example of docs/python/boxes.md: what the inverse makes of the results are the boxes of the column."""
+    lists = [[[1.0, 2.0, 3.0]] if one == 9 else corners_of(one).tolist() for one in range(SAMPLES)]
+    data = fs.Dataset(write(tmp_path / "bad", boxes=pa.array(lists, pa.list_(pa.list_(pa.float32())))))
     ops = [STEPS[step][0] for step in ("horizontal_flip", "random_resized_crop")]
-    pipeline = fs.Dataset(detection).map(WITH, ops).batch(8).epochs(1)
-    compared = 0
+    pipeline = data.map(WITH, ops).batch(8).epochs(1).on_error("skip", max_fraction=0.1)
+    compared = rows_compared = 0
     for batch in pipeline.loader(output="torch"):
-        predicted = batch["boxes"]
-        inverse = torch.linalg.inv(batch["image_transform"].double())
+        valid = batch["valid"]
+        predicted, lengths, labels = (batch[name][valid] for name in ("boxes", "boxes_length", "category"))
+        inverse = torch.linalg.inv(batch["image_transform"][valid].double())
         x, y = predicted[..., [0, 2, 2, 0]], predicted[..., [1, 1, 3, 3]]
         places = torch.stack([x, y, torch.ones_like(x)], dim=-1).double() @ inverse[:, None].mT
         places = places[..., :2] / places[..., 2:]
         back = torch.cat([places.amin(dim=2), places.amax(dim=2)], dim=-1)
-        for row, identity in enumerate(batch["id"].tolist()):
-            for box in range(int(batch["boxes_length"][row])):
+        for row, identity in enumerate(batch["id"][valid].tolist()):
+            rows_compared += 1
+            for box in range(int(lengths[row])):
                 left, top, right, bottom = predicted[row, box].tolist()
                 if left > 0 and top > 0 and right < 72 and bottom < 64:
-                    index = labels_of(identity).index(int(batch["category"][row, box]))
+                    index = labels_of(identity).index(int(labels[row, box]))
                     np.testing.assert_allclose(back[row, box], corners_of(identity)[index], atol=1e-2)
                     compared += 1
     assert compared > 5
+    assert rows_compared == SAMPLES - 1
 
 
 def test_the_matrix_is_an_option_and_changes_nothing_else(detection: Path) -> None:
@@ -109,7 +141,7 @@ def test_the_matrix_is_an_option_and_changes_nothing_else(detection: Path) -> No
             assert name == "image_transform" or (value == plain[identity][name]).all()
 
 
-def test_mistakes_are_named(detection: Path) -> None:
+def test_mistakes_are_named(detection: Path, tmp_path: Path) -> None:
     data = fs.Dataset(detection)
     with pytest.raises(fs.ConfigError, match="transform must be True or False; got 1"):
         fs.image(transform=1)  # type: ignore[arg-type]
@@ -118,3 +150,22 @@ def test_mistakes_are_named(detection: Path) -> None:
         data.map(twice, fs.resize((8, 8)))
     with pytest.raises(fs.ConfigError, match="moves pixels of the image"):
         data.map({"image": fs.image(transform=True)}, fs.rand_augment(), fs.resize((8, 8)))
+    alone = data.map({"image": fs.image(transform=True)}, fs.resize((8, 8))).batch(8)
+    with pytest.raises(fs.ConfigError, match="nvjpeg: 'image' is mapped jointly"):
+        alone.loader(device="cpu", nvjpeg=0.5)
+    for finish, what in (
+        (fs.finish_pictures(flip=0.5), "flip would mirror it and not the other columns of its joint map"),
+        (
+            fs.finish_pictures(mix=fs.mixup_cutmix()),
+            "mix would mix it and not the other columns of its joint map",
+        ),
+    ):
+        with pytest.raises(fs.ConfigError, match=f"finish of 'image', which is mapped jointly: {what}"):
+            alone.loader(device="cpu", finish={"image": finish})
+    taken = fs.Dataset(write(tmp_path / "taken", image_transform=pa.array([0] * SAMPLES)))
+    pipeline = taken.map({"image": fs.image(transform=True)}, fs.resize((8, 8))).batch(8)
+    needs = (
+        r"'image_transform', which already exists; rename that column, or leave it out with Dataset\.columns"
+    )
+    with pytest.raises(fs.ConfigError, match=needs):
+        pipeline.loader()

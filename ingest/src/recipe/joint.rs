@@ -2,7 +2,6 @@
 
 use super::spec::MapSpec;
 use crate::lists::{is_list_of_numbers, item_dtype};
-use crate::run::columns::check_mapped;
 use crate::{Error, Result};
 use arrow::datatypes::{DataType, Schema};
 use feedstock_ops::DType;
@@ -89,14 +88,33 @@ pub(super) fn crop_boxes(maps: &[MapSpec], index: usize) -> Result<Option<usize>
     }
 }
 
-/// Checks that a column of boxes or keypoints has lists of numbers. A matrix is of the image's column.
+/// Returns whether an earlier map decodes the column of `maps[index]` too.
+pub(super) fn is_further(maps: &[MapSpec], index: usize) -> bool {
+    maps[..index].iter().any(|map| map.decodes() && map.column == maps[index].column)
+}
+
+/// Checks that a matrix is of a column that its joint map decodes.
+///
+/// # Errors
+/// `BadConfig`, naming its column and that of the image, if it is not.
+pub(super) fn check_transformed(maps: &[MapSpec], index: usize, image: Option<usize>) -> Result<()> {
+    let map = &maps[index];
+    let decodes = |other: &MapSpec| other.decodes() && other.joint == map.joint && other.column == map.column;
+    if maps.iter().any(decodes) {
+        return Ok(());
+    }
+    let image = image.map_or("", |image| maps[image].column.as_str());
+    Err(Error::config(format!(
+        "the transform '{}' is of column '{}', which its joint map does not decode; make it of '{image}'",
+        map.output, map.column
+    )))
+}
+
+/// Checks that a column of boxes or keypoints has lists of numbers.
 ///
 /// # Errors
 /// `BadConfig` if it has not, or does not exist.
-pub(super) fn check_annotated(schema: &Schema, column: &str, annotation: &Annotation) -> Result<()> {
-    if *annotation == Annotation::Transform {
-        return check_mapped(schema, [column]);
-    }
+pub(super) fn check_lists(schema: &Schema, column: &str, annotation: &Annotation) -> Result<()> {
     let what = format!("mapped as {}", annotation.name());
     match is_list_of_numbers(type_of(schema, column, &what)?) {
         true => Ok(()),
@@ -201,6 +219,31 @@ mod tests {
                 error.message(),
                 "random_iou_crop, in the map to 'image', crops by boxes; add fs.boxes(…) of a column, and map the image \
                  jointly with it"
+            );
+        }
+    }
+
+    #[test]
+    fn a_transform_is_of_a_decoded_column_and_no_earlier_map_of_it() {
+        let image = "decode_image,resize:8x8";
+        let of = |column: &str, joint: &str| MapSpec {
+            annotation: Some(Annotation::Transform),
+            column: column.to_owned(),
+            ..map("matrix", "resize:8x8", joint)
+        };
+        let maps = [of("image", "a"), map("image", image, "a"), map("image", image, "")];
+        assert_eq!([1, 2].map(|index| is_further(&maps, index)), [false, true]);
+        assert!(check_transformed(&maps, 0, Some(1)).is_ok());
+        for lost in [of("label", "a"), of("image", "b")] {
+            let maps = [map("image", image, "a"), map("photo", image, "b"), lost];
+            let image = partner(&maps, 2).unwrap();
+            let error = check_transformed(&maps, 2, image).unwrap_err();
+            let (column, image) = (&maps[2].column, &maps[image.unwrap()].column);
+            assert_eq!(
+                error.message(),
+                format!(
+                    "the transform 'matrix' is of column '{column}', which its joint map does not decode; make it of '{image}'"
+                )
             );
         }
     }

@@ -18,6 +18,7 @@ use crate::run::job::Map;
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{Cursor, Dataset, Fingerprint, Lengths, OpenOptions, Plan, Rest, Shuffle, StepShape};
+use feedstock_ops::image::Annotation;
 use feedstock_ops::{OPS_VERSION, Resources};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -169,8 +170,9 @@ impl Recipe {
     ///
     /// # Errors
     /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text (boxes, keypoints: lists of numbers),
-    /// two maps of one output, an empty key, boxes without an image, a crop by boxes without boxes, views of several columns or decoders, a view with the name of a
-    /// column, or a chain that does not compile; storage's errors.
+    /// two maps of one output, an empty key, boxes without an image, a crop by boxes without boxes, a transform of a column that its
+    /// joint map does not decode, views of several columns or decoders, a view with the name of a column, or a chain that does not
+    /// compile; storage's errors.
     pub fn compile(&self) -> Result<Vec<Map>> {
         let reader = self.dataset.block_reader(); // of the chosen columns only
         let schema = reader.schema();
@@ -194,12 +196,14 @@ impl Recipe {
             let crop_boxes = joint::crop_boxes(&self.maps, along.unwrap_or(index))?;
             // Boxes and keypoints draw what their image draws.
             let drawn = partner.filter(|_| annotation.is_some()).unwrap_or(index);
-            let is_further = self.maps[..drawn].iter().any(|map| map.column == self.maps[drawn].column);
-            let salt = self.maps[drawn].salt(is_further)?;
+            let salt = self.maps[drawn].salt(joint::is_further(&self.maps, drawn))?;
             let chain = match (along, annotation) {
                 (Some(boxes), _) => maps[boxes].chain.along(joint::dtype_along(schema, column)?)?,
                 (None, Some(annotation)) => {
-                    joint::check_annotated(schema, column, annotation)?;
+                    match annotation {
+                        Annotation::Transform => joint::check_transformed(&self.maps, index, partner)?,
+                        _ => joint::check_lists(schema, column, annotation)?,
+                    }
                     ops.compile_annotation(annotation)?.with_salt(salt)
                 }
                 (None, None) => match &views[index] {

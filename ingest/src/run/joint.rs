@@ -32,6 +32,24 @@ pub(super) fn check_size(own: (&Map, &[u8]), partner: (&Map, &[u8])) -> Result<(
     ))
 }
 
+/// An error, and the column of the joint map that is at fault.
+pub(super) struct Fault<'a> {
+    pub(super) column: &'a str,
+    pub(super) error: Error,
+}
+
+impl<'a> Fault<'a> {
+    /// Names the column of `map` in the error.
+    fn of(map: &'a Map, error: Error) -> Self {
+        Self { column: &map.column, error: error.context(format!("'{}'", map.column)) }
+    }
+
+    fn bad_value(map: &'a Map, problem: &str) -> Self {
+        let error = Error::bad_sample(format!("{problem}; correct the file or set on_error=skip"));
+        Self::of(map, error)
+    }
+}
+
 /// The crop that the boxes of one row have drawn, so that the maps of a joint map draw it once.
 #[derive(Default)]
 pub(super) struct DrawnCrop(Option<(usize, SampleSeed)>);
@@ -41,13 +59,13 @@ impl DrawnCrop {
     ///
     /// # Errors
     /// `BadSample` for lists that are not boxes and for an image whose header cannot be read, with the name of the column.
-    pub(super) fn seed_of(
+    pub(super) fn seed_of<'a>(
         &mut self,
-        maps: &[Map],
+        maps: &'a [Map],
         map: &Map,
         row: (&RecordBatch, usize),
         seed: SampleSeed,
-    ) -> Result<SampleSeed> {
+    ) -> Result<SampleSeed, Fault<'a>> {
         let Some(index) = map.crop_boxes else { return Ok(seed) };
         if let Some((drawn, seed)) = self.0
             && drawn == index
@@ -56,9 +74,10 @@ impl DrawnCrop {
         }
         let boxes = &maps[index];
         let size = image_size(maps, boxes, row)?;
-        let found = numbers(row.0, &boxes.column, row.1).map_err(|problem| bad(boxes, &problem))?;
+        let found =
+            numbers(row.0, &boxes.column, row.1).map_err(|problem| Fault::bad_value(boxes, &problem))?;
         let drawn = boxes.chain.draw_crop(found.list(), size, seed);
-        let drawn = drawn.map_err(|error| error.context(format!("'{}'", boxes.column)))?;
+        let drawn = drawn.map_err(|error| Fault::of(boxes, error))?;
         self.0 = Some((index, drawn));
         Ok(drawn)
     }
@@ -68,14 +87,17 @@ impl DrawnCrop {
 ///
 /// # Errors
 /// `BadSample` for an image whose header cannot be read, with the name of its column.
-fn image_size(maps: &[Map], map: &Map, (rows, row): (&RecordBatch, usize)) -> Result<[u32; 2]> {
+fn image_size<'a>(
+    maps: &'a [Map],
+    map: &'a Map,
+    (rows, row): (&RecordBatch, usize),
+) -> Result<[u32; 2], Fault<'a>> {
     let Some(image) = map.partner.map(|partner| &maps[partner]) else {
-        return Err(Error::bug(format!("'{}' has no image to follow", map.output)));
+        return Err(Fault::of(map, Error::bug("it has no image to follow")));
     };
-    let encoded = value(rows, &image.column, row).map_err(|problem| bad(image, problem))?;
-    let size =
-        image.chain.image_size(encoded).map_err(|error| error.context(format!("'{}'", image.column)))?;
-    size.ok_or_else(|| Error::bug(format!("'{}' is not an image", image.column)))
+    let encoded = value(rows, &image.column, row).map_err(|problem| Fault::bad_value(image, problem))?;
+    let size = image.chain.image_size(encoded).map_err(|error| Fault::of(image, error))?;
+    size.ok_or_else(|| Fault::of(image, Error::bug("it is not an image")))
 }
 
 /// Writes boxes, keypoints, the values along boxes, or the matrix of the geometry of one row of a block, all of which follow an image
@@ -84,36 +106,32 @@ fn image_size(maps: &[Map], map: &Map, (rows, row): (&RecordBatch, usize)) -> Re
 /// # Errors
 /// `BadSample` for lists that are not boxes or keypoints, with the name of the column, and for an image whose header cannot be
 /// read.
-pub(super) fn write_annotation(
-    maps: &[Map],
-    map: &Map,
+pub(super) fn write_annotation<'a>(
+    maps: &'a [Map],
+    map: &'a Map,
     (rows, row): (&RecordBatch, usize),
     seed: SampleSeed,
     out: RowPlace<'_>,
-) -> Result<()> {
+) -> Result<(), Fault<'a>> {
     let size = image_size(maps, map, (rows, row))?;
     let out = match out {
         RowPlace::Ragged(out) => out,
         RowPlace::Fixed(out) => {
             let written = map.chain.transform(size, seed, out);
-            return written.map_err(|error| error.context(format!("'{}'", map.column)));
+            return written.map_err(|error| Fault::of(map, error));
         }
     };
     let list_of = map.along.map_or(map, |boxes| &maps[boxes]);
-    let found = numbers(rows, &list_of.column, row).map_err(|problem| bad(list_of, &problem))?;
-    let about = |error: Error| error.context(format!("'{}'", list_of.column));
+    let found = numbers(rows, &list_of.column, row).map_err(|problem| Fault::bad_value(list_of, &problem))?;
+    let about = |error: Error| Fault::of(list_of, error);
     if map.along.is_none() {
         return map.chain.annotate(found.list(), size, seed, out).map_err(about);
     }
     let kept = map.chain.kept(found.list(), size, seed).map_err(about)?;
     let boxes = found.list().values.len() / BOX_NUMBERS;
     write_kept((rows, &map.column, row), map.chain.output().dtype, (&kept, boxes), out)
-        .map_err(|problem| bad(map, &problem))
+        .map_err(|problem| Fault::bad_value(map, &problem))
 }
 
 /// Numbers of a box.
 const BOX_NUMBERS: usize = 4;
-
-fn bad(map: &Map, problem: &str) -> Error {
-    Error::bad_sample(format!("'{}': {problem}; correct the file or set on_error=skip", map.column))
-}

@@ -4,7 +4,7 @@ use crate::memory::row::{RowMemory, RowPlace};
 use crate::pool::Task;
 use crate::run::columns::gather;
 use crate::run::job::{Destination, Finished, Map, Sink};
-use crate::run::joint::{DrawnCrop, check_size, write_annotation};
+use crate::run::joint::{DrawnCrop, Fault, check_size, write_annotation};
 use crate::run::large::{Loan, too_large};
 use crate::run::row_indexes::RunRowIndexes;
 use crate::run::share::Sharing;
@@ -175,18 +175,19 @@ impl<D: Destination> RunningStep<D> {
                 1 => self.name(row),
                 _ => format!("{}, column '{}'", self.name(row), map.column),
             };
-            let about = |error: Error| {
+            let about_column = |column: &str, error: Error| {
                 error.with_sample(SampleContext {
                     sample: planned.sample,
                     uri: self.context.catalog.sample_uri(planned.sample),
-                    column: Some(map.column.clone()),
+                    column: Some(column.to_owned()),
                 })
             };
-            // Errors of these two name the column that is at fault.
-            let seed = crop.seed_of(maps, map, of, seed).map_err(|e| about(e.context(self.name(row))))?;
+            let about = |error: Error| about_column(&map.column, error);
+            let about_fault =
+                |fault: Fault<'_>| about_column(fault.column, fault.error.context(self.name(row)));
+            let seed = crop.seed_of(maps, map, of, seed).map_err(about_fault)?;
             if map.chain.annotates() {
-                write_annotation(maps, map, of, seed, memory.column(index)?)
-                    .map_err(|e| about(e.context(self.name(row))))?;
+                write_annotation(maps, map, of, seed, memory.column(index)?).map_err(about_fault)?;
                 continue;
             }
             if map.views.as_ref().is_some_and(|views| !views.begins(index)) {

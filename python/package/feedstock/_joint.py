@@ -54,7 +54,8 @@ def image(decode: Op | None = None, *, fill: int = 0, transform: bool = False) -
         fill: The value of padding, 0 to 255, for every channel; default 0.
         transform: Adds ``<column>_transform``, float32 [rows, 3, 3]: a matrix for each sample that takes (x, y, 1) of
             the decoded image to (a, b, c), and (a / c, b / c) is the place in the result. Both are in pixels from the
-            top left corner. Its inverse takes predicted boxes back; see ``docs/python/boxes.md``. Default False.
+            top left corner. Its inverse takes predicted boxes back; see ``docs/python/boxes.md``. The name must not be
+            that of a column of the data set or of another result. Default False.
     """
     if not isinstance(transform, bool):
         raise ConfigError(f"transform must be True or False; got {transform!r}")
@@ -93,7 +94,8 @@ def boxes(
 
     Boxes go through the ops as torchvision's ``BoundingBoxes`` do: after each op, a box is the smallest one around its
     corners, cut off at the image's edges. A box is dropped if it is smaller than the limits, if nothing of it is in the
-    image after some op, or if its width or height is negative. A list with NaN or another count of numbers is a bad
+    image after some op, if its centre is outside of the part that ``random_iou_crop`` cuts out, or if its width or
+    height is negative. A list with NaN or another count of numbers is a bad
     sample.
 
     Args:
@@ -210,7 +212,8 @@ def joint_steps(
 
 def check_box_crop(ops: Iterable[Op], columns: Iterable[JointColumn] = ()) -> None:
     """Refuses an op that crops by boxes where no column of the map has boxes."""
-    has_boxes = any(column.annotation is not None and '"boxes"' in column.annotation for column in columns)
+    described = (column.annotation for column in columns)
+    has_boxes = any(each is not None and json.loads(each)["kind"] == "boxes" for each in described)
     if not has_boxes and any(op.name == "random_iou_crop" for op in ops):
         raise ConfigError(
             "random_iou_crop crops by boxes; map the image jointly with its boxes, and add fs.boxes(…) of a column: "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedstock._check import text, whole
+from feedstock._joint import check_box_crop
 from feedstock.errors import ConfigError
 from feedstock.ops import Op
 from feedstock.ops._op import chain_json, flatten
@@ -112,6 +113,7 @@ def view_step(column: str, before: list[Any], views: Views) -> dict[str, Any]:
     described = []
     for name, count, ops in views.views:
         try:
+            check_box_crop(ops)
             chain_json([*decode, *ops])
         except ConfigError as error:
             raise ConfigError(f"view {name!r}: {error}") from None

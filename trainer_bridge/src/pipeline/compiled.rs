@@ -156,11 +156,16 @@ impl Pipeline {
         }
         let reader = self.recipe.dataset.block_reader(); // reads only the chosen columns
         let is_read = |name: &str| maps.iter().any(|map| map.column == name);
-        for Map { output, column, .. } in &maps {
+        for (Map { output, column, .. }, described) in maps.iter().zip(&self.recipe.maps) {
             if output != column && !is_read(output) && reader.schema().field_with_name(output).is_ok() {
+                // Results of a joint map have fixed names.
+                let advice = match described.joint {
+                    Some(_) => "rename that column, or leave it out",
+                    None => "give the result another name with map_as, or leave that column out",
+                };
                 return Err(config(format!(
-                    "the result of '{column}' goes into the column '{output}', which already exists; give the result another \
-                     name with map_as, or leave that column out with Dataset::columns"
+                    "the result of '{column}' goes into the column '{output}', which already exists; {advice} with \
+                     Dataset::columns"
                 )));
             }
         }
@@ -246,9 +251,11 @@ impl Pipeline {
             if is_joint && let Finish::Picture(finish) = finish {
                 let what = match (finish.flip > 0.0, &finish.mix) {
                     (true, _) => {
-                        "flip would mirror it and not its mask or boxes; put horizontal_flip into the joint map"
+                        "flip would mirror it and not the other columns of its joint map; put horizontal_flip into the joint map"
                     }
-                    (false, Some(_)) => "mix would mix it and not its mask or boxes; leave mix out",
+                    (false, Some(_)) => {
+                        "mix would mix it and not the other columns of its joint map; leave mix out"
+                    }
                     (false, None) => continue,
                 };
                 return Err(Error::new(

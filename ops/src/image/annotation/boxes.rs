@@ -195,7 +195,7 @@ fn moved(corners: [f64; SIDES], motions: &[Motion]) -> Option<([f64; SIDES], f64
             return None;
         }
         shown = around(shown, motion);
-        if motion.loses_parts() {
+        if motion.cuts_boxes_off() {
             (shown, share) = cut_off(shown, share, motion.size)?;
         }
     }

@@ -139,6 +139,18 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_that_shows_all_of_the_image_hides_no_point() {
+        // By 90 degrees: (x, y) goes to (y, 100 − x).
+        let rows = [[0.0, 1.0, 0.0], [-1.0, 0.0, 100.0], [0.0, 0.0, 1.0]];
+        let turned = Size { height: 100, width: 50 };
+        let values = [0.0, 7.0, 99.5, 0.0, 100.0, 3.0]; // on the left edge, at the top, outside
+        let points = |kind| follow(&Keypoints::new(), &values, Some(2), &[Motion { kind, size: turned }]);
+        let expected = [[7.0, 100.0, 1.0], [0.0, 0.5, 1.0], [3.0, 0.0, 0.0]];
+        assert_eq!(points(Kind::Turn(rows)), expected);
+        assert_eq!(points(Kind::Warp(rows))[0], [7.0, 100.0, 0.0]);
+    }
+
+    #[test]
     fn a_horizontal_flip_exchanges_pairs_in_each_object() {
         let keypoints = Keypoints::new().flip_pairs([[0, 2]]);
         let values =

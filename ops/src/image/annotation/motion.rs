@@ -27,6 +27,8 @@ pub(super) enum Kind {
     Flip(Axis),
     /// Maps homogeneous coordinates by a matrix, in rows.
     Warp([[f64; 3]; 3]),
+    /// As `Warp`, onto an image that has room for all of the source.
+    Turn([[f64; 3]; 3]),
 }
 
 impl Motion {
@@ -38,7 +40,7 @@ impl Motion {
             Kind::CropByBoxes(rect) => [x - f64::from(rect.x), y - f64::from(rect.y)],
             Kind::Flip(Axis::Horizontal) => [f64::from(self.size.width) - x, y],
             Kind::Flip(Axis::Vertical) => [x, f64::from(self.size.height) - y],
-            Kind::Warp(rows) => {
+            Kind::Warp(rows) | Kind::Turn(rows) => {
                 let [x, y, depth] = rows.map(|[a, b, c]| a * x + b * y + c);
                 [x / depth, y / depth]
             }
@@ -53,7 +55,7 @@ impl Motion {
             Kind::CropByBoxes(rect) => [[1.0; 2], [-f64::from(rect.x), -f64::from(rect.y)]],
             Kind::Flip(Axis::Horizontal) => [[-1.0, 1.0], [f64::from(self.size.width), 0.0]],
             Kind::Flip(Axis::Vertical) => [[1.0, -1.0], [0.0, f64::from(self.size.height)]],
-            Kind::Warp(rows) => return rows,
+            Kind::Warp(rows) | Kind::Turn(rows) => return rows,
         };
         [[scale_x, 0.0, by_x], [0.0, scale_y, by_y], [0.0, 0.0, 1.0]]
     }
@@ -61,6 +63,11 @@ impl Motion {
     /// True if parts of the image may end outside of the result.
     pub(super) fn loses_parts(&self) -> bool {
         matches!(self.kind, Kind::Shift(_) | Kind::CropByBoxes(_) | Kind::Warp(_))
+    }
+
+    /// True if boxes are cut off at the result's edges. After a turn, only what was outside of the image before is.
+    pub(super) fn cuts_boxes_off(&self) -> bool {
+        self.loses_parts() || matches!(self.kind, Kind::Turn(_))
     }
 }
 
@@ -140,7 +147,7 @@ fn walk(stages: &[Stage], image: Size, seed: SampleSeed) -> Result<Walk> {
             }
             Step::Turn(op) => {
                 let (mapping, to) = op.draw(walk.size, &mut seed.op(*index))?;
-                walk.add(Kind::Warp(forward(mapping)), to);
+                walk.add(Kind::Turn(forward(mapping)), to);
             }
             Step::InPlace(step) => walk.in_place(step, *index, seed),
         }

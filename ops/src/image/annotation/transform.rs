@@ -33,6 +33,7 @@ mod tests {
             Kind::Flip(Axis::Horizontal),
             Kind::CropByBoxes(Rect { x: 2, y: 7, width: 60, height: 40 }),
             Kind::Warp([[1.5, 0.2, 3.0], [-0.1, 1.2, 5.0], [0.001, -0.002, 2.0]]),
+            Kind::Turn([[0.0, 1.0, 0.0], [-1.0, 0.0, 60.0], [0.0, 0.0, 1.0]]),
             Kind::Flip(Axis::Vertical),
         ];
         let motions = kinds.map(|kind| Motion { kind, size });

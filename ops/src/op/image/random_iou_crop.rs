@@ -9,13 +9,14 @@ use crate::image::step::CropByBoxes;
 use crate::seed::Generator;
 use feedstock_base::{Error, Result};
 
-/// Rounds before the image stays whole, each with an option of its own. torchvision tries without end. With the default options,
-/// one that leaves the image whole is drawn before with a probability of 1 − (6/7)¹⁰⁰ > 1 − 10⁻⁶.
+/// Rounds before the image stays whole. Each draws an option. torchvision tries without end. With the default options, one that
+/// leaves the image whole is drawn before with a probability of 1 − (6/7)¹⁰⁰ > 1 − 10⁻⁶.
 const ROUNDS: usize = 100;
 
-/// The most options, and the most trials: the rounds above, each with all trials, take up to 10⁶ draws (some 10 ms).
+/// The most options, and the most trials. The rounds above, each with all trials, draw at most 10⁵ parts, and compare each with every
+/// box: 10⁵ × the number of boxes.
 const MOST_OPTIONS: usize = 100;
-const MOST_TRIALS: u32 = 10_000;
+const MOST_TRIALS: u32 = 1_000;
 
 /// Cuts out a random part that overlaps a box by a random least IoU (intersection over union), as torchvision's `RandomIoUCrop`. Boxes
 /// whose centre is outside of the part are dropped.
@@ -58,11 +59,11 @@ pub struct RandomIouCrop {
     /// The greatest width over height; default 2.
     #[serde(default = "default_max_aspect_ratio")]
     pub max_aspect_ratio: f64,
-    /// The least IoUs of which one is drawn: at least one box whose centre is in the part overlaps it by so much. From 1 on, the image
-    /// stays whole. Default 0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.
+    /// The least IoUs of which one is drawn: at least one box whose centre is in the part overlaps it with at least this IoU. From 1
+    /// on, the image stays whole. Default 0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.
     #[serde(default = "default_sampler_options")]
     pub sampler_options: Vec<f64>,
-    /// Trials before another option is drawn, 1 … 10,000; default 40.
+    /// Trials before another option is drawn, 1 … 1,000; default 40.
     #[serde(default = "default_trials")]
     pub trials: u32,
 }

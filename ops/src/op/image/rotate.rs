@@ -105,9 +105,7 @@ impl ImageOp for Rotate {
         match (self.expand, self.center) {
             (false, _) => compiler.warp(self.clone()),
             (true, None) => compiler.turn(self.clone()),
-            (true, Some(_)) => Err(Error::config(
-                "center has no effect with expand=true, which shows the whole image; leave it out",
-            )),
+            (true, Some(_)) => Err(Error::config("expand turns around the middle; leave center out")),
         }
     }
 }

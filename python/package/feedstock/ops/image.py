@@ -141,9 +141,9 @@ def random_iou_crop(
         min_aspect_ratio: The least width over height of the part; default 0.5.
         max_aspect_ratio: The greatest width over height; default 2.
         sampler_options: The least IoUs of which one is drawn: at least one box whose centre is in the part overlaps it
-            by so much. From 1 on, the image stays whole. Default (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1).
-        trials: Trials before another option is drawn, 1 to 10,000; default 40. After 100 options, the image stays
-            whole; torchvision would go on.
+            with at least this IoU. From 1 on, the image stays whole. Default (0, 0.1, 0.3, 0.5, 0.7, 0.9, 1).
+        trials: Trials before another option is drawn, 1 to 1,000; default 40. After 100 draws of an option, the image
+            stays whole; torchvision would go on.
     """
     return Op(
         "random_iou_crop",
