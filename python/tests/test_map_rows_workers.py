@@ -175,7 +175,11 @@ def again(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def test_functions_get_the_same_rows_of_sounds_texts_and_numbers(common_voice):
-    speech = fs.Dataset(common_voice, split="validated").take(32).map("audio", fs.decode_audio(), fs.resample(8000))
+    speech = (
+        fs.Dataset(common_voice, split="validated")
+        .take(32)
+        .map("audio", fs.decode_audio(), fs.resample(8000))
+    )
     pipeline = speech.shuffle(seed=5).batch(8).map_rows(described, executor="worker")
     pipeline = pipeline.map_rows(again, inputs=["draw", "seen"], executor="worker")
     expected = batches(pipeline)
