@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from served import worker as in_process
+from synthetic import synth
 
 import feedstock as fs
 
@@ -155,6 +157,37 @@ def test_lost_workers_and_the_ranks_own_processes_change_nothing(imagenet, plain
     assert_same(expected[:10], batches(mapped, workers=nobody))
 
 
+def test_a_row_that_is_stuck_leaves_the_worker_to_others(imagenet, plain, expected, tmp_path):
+    stuck = tmp_path / "stuck"
+
+    def hanging(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        stuck.touch()
+        time.sleep(600)
+        return {}
+
+    outputs = {"value": fs.tensor("float32")}
+    mapped = plain.map_rows(hanging, executor="worker", outputs=outputs, num_workers=1)
+    with worker(imagenet) as process:
+        with mapped.loader(output="numpy", workers=process.address) as loader:
+            loader.start_prefetch()
+            pause_until(stuck.exists)
+        pause_until(lambda: not has_children(process.process.pid))
+        others = plain.map_rows(jittered, executor="worker")
+        assert_same(expected[:10], batches(others, workers=process.address))
+
+
+def pause_until(is_done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_done():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def has_children(pid: int) -> bool:
+    children = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return any(child.strip() for child in children)
+
+
 def described(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """Returns a checksum of all that a function can see of its row."""
     facts = []
@@ -175,7 +208,11 @@ def again(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 
 
 def test_functions_get_the_same_rows_of_sounds_texts_and_numbers(common_voice):
-    speech = fs.Dataset(common_voice, split="validated").take(32).map("audio", fs.decode_audio(), fs.resample(8000))
+    speech = (
+        fs.Dataset(common_voice, split="validated")
+        .take(32)
+        .map("audio", fs.decode_audio(), fs.resample(8000))
+    )
     pipeline = speech.shuffle(seed=5).batch(8).map_rows(described, executor="worker")
     pipeline = pipeline.map_rows(again, inputs=["draw", "seen"], executor="worker")
     expected = batches(pipeline)
@@ -207,6 +244,44 @@ def test_a_function_that_raises_makes_bad_samples(plain, serving):
     bad = sum(int((~batch["valid"]).sum()) for batch in found)
     assert bad == report["count"] == ledger["substituted"] > 0
     assert all("too dark" in sample["reason"] for sample in report["samples"])
+
+
+def marked(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"value": row["value"] + rng.random()}
+
+
+def test_rows_that_failed_before_are_left_out_of_functions(tmp_path):
+    data = tmp_path / "pictures"
+    synth("imagenet", data, "--samples", 40, "--seed", 1, "--layout", "folder")
+    for damaged in sorted(data.rglob("*.JPEG"))[4:30:5]:
+        damaged.write_bytes(damaged.read_bytes()[:40])
+    images = fs.Dataset(data).map("image", fs.decode_image(), fs.resize((8, 8))).shuffle(seed=3)
+    images = images.batch(global_batch_size=10).on_error("skip", max_fraction=0.9)
+    outputs = {"value": fs.tensor("float64")}
+
+    def twice(executor: str) -> fs.Pipeline:
+        first = images.map_rows(sometimes, outputs=outputs, executor=executor)
+        return first.map_rows(marked, outputs=outputs, executor=executor)
+
+    expected = batches(twice("thread"), 2)
+    bad = 0
+    for batch in expected:
+        good = np.flatnonzero(batch["valid"])
+        for row in np.flatnonzero(~batch["valid"]):
+            near = good[np.argmin(abs(good - row))]
+            assert batch["value"][row] == batch["value"][near]
+            assert np.array_equal(batch["image"][row], batch["image"][near])
+            bad += 1
+    assert bad > 2 * 6  # images that are damaged, and rows on which the function raises
+    assert_same(expected, batches(twice("process"), 2))
+    with worker(data) as process:
+        assert_same(expected, batches(twice("worker"), 2, workers=process.address))
+
+
+def sometimes(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    if rng.random() < 0.1:
+        raise ValueError("too dark")
+    return {"value": rng.random()}
 
 
 def test_a_worker_without_permission_refuses(imagenet, plain, serving, expected):

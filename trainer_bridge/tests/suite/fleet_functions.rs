@@ -7,8 +7,8 @@ use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use feedstock_dataset::Rank;
 use feedstock_ingest::{
-    FunctionOutput, FunctionStep, FunctionsSpec, Result, RowExecutor, RowFunctions, RowResults, RowStep,
-    Worker, WorkerOptions,
+    Error, FunctionOutput, FunctionStep, FunctionsSpec, Result, RowExecutor, RowFunctions, RowLane,
+    RowResults, RowStep, Worker, WorkerOptions,
 };
 use feedstock_trainer_bridge::{ErrorKind, Local, NullValue, Nulls, OnError, Pipeline};
 use std::path::Path;
@@ -19,12 +19,13 @@ use std::time::{Duration, Instant};
 const SAMPLES: u64 = 203;
 
 /// The sum of a row's pixels, its label and its sample. Samples that 50 divides have none.
+#[derive(Clone)]
 struct Sums {
     runs: Arc<AtomicUsize>,
     stops: Arc<AtomicUsize>,
 }
 
-impl RowFunctions for Sums {
+impl RowLane for Sums {
     fn run(&self, step: &RowStep<'_>) -> Result<RowResults> {
         self.runs.fetch_add(1, Ordering::Relaxed);
         let [image] = step.tensors else { panic!("{step:?}") };
@@ -41,9 +42,59 @@ impl RowFunctions for Sums {
         Ok(RowResults { columns: vec![results], failures })
     }
 
+    fn give_up(&self) {}
+}
+
+impl RowFunctions for Sums {
+    fn lane(&self) -> Result<Arc<dyn RowLane>> {
+        Ok(Arc::new(self.clone()))
+    }
+
     fn stop(&self) {
         self.stops.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Functions whose rows do not end until they are given up.
+#[derive(Clone, Default)]
+struct Stuck {
+    runs: Arc<AtomicUsize>,
+    given_up: Arc<AtomicUsize>,
+}
+
+impl RowExecutor for Stuck {
+    fn load(&self, _: &FunctionsSpec, _: u64, _: usize) -> Result<Arc<dyn RowFunctions>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl RowFunctions for Stuck {
+    fn lane(&self) -> Result<Arc<dyn RowLane>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn stop(&self) {}
+}
+
+impl RowLane for Stuck {
+    fn run(&self, _: &RowStep<'_>) -> Result<RowResults> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        reaches(&self.given_up, 1);
+        Err(Error::new(ErrorKind::Retryable, "given up"))
+    }
+
+    fn give_up(&self) {
+        self.given_up.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until there are as many; at most 10 s.
+fn reaches(count: &AtomicUsize, wanted: usize) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while count.load(Ordering::Relaxed) < wanted && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    count.load(Ordering::Relaxed) >= wanted
 }
 
 #[derive(Default)]
@@ -114,12 +165,40 @@ fn results_of_functions_are_those_of_each_row() {
     assert_eq!(batches(&pipeline.clone().workers(at(&fleet).local(Local::Share)), 1), expected);
     assert!(executor.runs.load(Ordering::Relaxed) > 10);
     drop(fleet);
-    let stops = || executor.stops.load(Ordering::Relaxed);
-    let until = Instant::now() + Duration::from_secs(10);
-    while stops() < 2 && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(5)); // connections end in the background
-    }
-    assert_eq!(stops(), 2, "one recipe of each worker");
+    reaches(&executor.stops, 2); // connections end in the background
+    assert_eq!(executor.stops.load(Ordering::Relaxed), 2, "one recipe of each worker");
+}
+
+#[test]
+fn a_stream_that_ends_gives_up_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 100);
+    let stuck = Stuck::default();
+    let options = WorkerOptions { code: Some(Arc::new(stuck.clone())), ..options(dir.path()) };
+    let fleet = [Worker::start(options).unwrap()];
+    let batches = with_functions(dir.path()).workers(at(&fleet)).rank(Rank::new(0, 1)).start().unwrap();
+    assert!(reaches(&stuck.runs, 1));
+    assert_eq!(stuck.given_up.load(Ordering::Relaxed), 0);
+    drop(batches);
+    assert!(reaches(&stuck.given_up, 1));
+}
+
+#[test]
+fn results_that_do_not_fit_are_refused_before_a_row_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 100);
+    let stuck = Stuck::default();
+    let options = WorkerOptions { code: Some(Arc::new(stuck.clone())), ..options(dir.path()) };
+    let fleet = [Worker::start(options).unwrap()];
+    let mut large = spec();
+    large.steps[0].outputs[0].bytes = 1 << 30;
+    let pipeline =
+        pipeline(open(dir.path()), 16).functions(large, Arc::new(stuck.clone())).workers(at(&fleet));
+    let error = pipeline.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    assert!(error.message().contains("whose results of map_rows(sums) take"), "{error}");
+    assert!(error.message().contains("workers send at most 268435456 bytes: use a smaller batch"), "{error}");
+    assert_eq!(stuck.runs.load(Ordering::Relaxed), 0);
 }
 
 #[test]

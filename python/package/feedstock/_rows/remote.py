@@ -1,6 +1,6 @@
 """Functions of rows on a worker. ``python/src/functions.rs`` calls it.
 
-    rank: sent() ──JSON in the recipe──▶ worker: load() ──▶ Functions.run(), for each step of each stream
+    rank: sent() ──JSON in the recipe──▶ worker: load() ──▶ Functions.lane() of each stream ──▶ Lane.run() of each step
 
 A worker runs functions in the same processes as a rank, with the same rows and generators: results have the same bytes.
 """
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedstock._rows.columns import Rows
-from feedstock._rows.job import ClosedError
+from feedstock._rows.columns import Rows, spread
+from feedstock._rows.job import Asker, ClosedError
 from feedstock._rows.limits import Limits
 from feedstock._rows.processes import Processes
 from feedstock._rows.spec import Spec, TensorSpec
@@ -156,6 +156,23 @@ class Functions:
     def __init__(self, steps: Sequence[_Step]) -> None:
         self._steps = steps
 
+    def lane(self) -> Lane:
+        """Returns what runs the rows of one stream."""
+        return Lane(self._steps)
+
+    def stop(self) -> None:
+        """Ends the processes; rows under way are given up."""
+        for step in self._steps:
+            step.processes.end()
+
+
+class Lane:
+    """Runs the rows of one stream, some batches at a time. Threads may share it."""
+
+    def __init__(self, steps: Sequence[_Step]) -> None:
+        self._steps = steps
+        self._asker = Asker()
+
     def run(
         self, epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]
     ) -> tuple[list[bytes], list[tuple[int, str]]]:
@@ -171,38 +188,35 @@ class Functions:
             The bytes of each result, of all rows; and the rows without a result, with the reason.
 
         Raises:
-            RetryableError: The functions were stopped.
+            RetryableError: The functions were stopped, or the rows were given up.
         """
         rows = _rows(epoch, ids, tensors, columns)
         left = list(range(len(ids)))  # rows that have not failed
         failures: list[tuple[int, str]] = []
         results: dict[str, np.ndarray[Any, Any]] = {}
+        steps = self._steps
         try:
-            for step in self._steps:
+            if not steps:
+                raise ClosedError  # given up
+            for step in steps:
                 made, failed = step.processes.run(
-                    rows.inputs(step.inputs, step.name), rows.ids, epoch, step.outputs
+                    rows.inputs(step.inputs, step.name), rows.ids, epoch, step.outputs, self._asker
                 )
                 for name, array in made.items():
-                    results[name] = array if len(left) == len(ids) else _spread(array, left, len(ids))
+                    results[name] = array if len(left) == len(ids) else spread(array, left, len(ids))
                 rows.replace(made, "numpy")
                 if failed:
                     failures += [(left[row], f"{step.name} {reason}") for row, reason in failed.items()]
                     good = [row for row in range(len(left)) if row not in failed]
                     rows, left = rows.only(good), [left[row] for row in good]
         except ClosedError:
-            raise RetryableError("the worker has stopped the functions; ask another one") from None
+            raise RetryableError("the worker has given up these rows; ask another one") from None
         return [array.tobytes() for array in results.values()], sorted(failures)
 
-    def stop(self) -> None:
-        """Ends the processes; rows under way are given up."""
-        for step in self._steps:
-            step.processes.end()
-
-
-def _spread(array: np.ndarray[Any, Any], places: Sequence[int], rows: int) -> np.ndarray[Any, Any]:
-    spread = np.zeros((rows, *array.shape[1:]), array.dtype)
-    spread[places] = array
-    return spread
+    def give_up(self) -> None:
+        """Ends calls that are under way. Rows that run have 2 s to end before their process is killed."""
+        self._asker.give_up()
+        self._steps = ()
 
 
 def _rows(epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]) -> Rows:
