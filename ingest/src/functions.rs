@@ -24,7 +24,7 @@ const RESULT_BYTES: u64 = 1 << 30;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionsSpec {
-    /// The interpreter that made the code, such as `cpython 3.12`. Another one may not be able to read it.
+    /// The interpreter that made the code, such as `cpython 3.12, numpy 2.1`. Another one may not be able to read it.
     pub interpreter: String,
     /// The functions.
     pub steps: Vec<FunctionStep>,

@@ -101,7 +101,7 @@ impl FunctionsLane {
 }
 
 impl Drop for FunctionsLane {
-    /// Gives up the steps under way, which nobody waits for any more.
+    /// Gives up the steps under way, for which no rank waits any more.
     fn drop(&mut self) {
         let functions = self.run.functions.clone();
         in_background(move || functions.give_up());

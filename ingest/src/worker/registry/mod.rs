@@ -288,6 +288,21 @@ impl Registry {
         Ok(Some(held))
     }
 
+    /// Ends the functions of all recipes and their processes; rows under way are given up.
+    pub(crate) fn stop_functions(&self) {
+        let last = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opened: Vec<Arc<OpenedRecipe>> = self
+            .known()
+            .values()
+            .filter_map(|known| known.opened.as_ref()?.peek()?.as_ref().ok().cloned())
+            .collect();
+        // Without a wait for those that are being loaded.
+        let used = opened.iter().filter_map(|opened| opened.functions.try_lock().ok()?.upgrade());
+        for held in last.into_iter().chain(used) {
+            held.stop();
+        }
+    }
+
     /// Whether the data set of a recipe is opened again because its catalog may be out of date; `opened` is what
     /// disagreed with a rank.
     fn reopens(&self, id: &PlanId, opened: &Arc<OpenedRecipe>) -> bool {

@@ -66,7 +66,7 @@ class Job:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody waits for its rows any more."""
+        """Whether no caller waits for its rows any more."""
         return self.error is not None
 
     def is_done(self, seconds: float) -> bool:

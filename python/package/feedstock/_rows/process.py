@@ -64,7 +64,7 @@ class RowProcess:
         start: The message that gives it the function.
         timeout: Seconds after which a row is killed; None: never.
         sample_of: Returns the sample of the row that runs, for log messages.
-        is_given_up: Whether nobody waits for the rows that run.
+        is_given_up: Whether no caller waits for the rows that run.
         limits: Limits of the process.
     """
 
@@ -211,7 +211,7 @@ class RowProcess:
             now = time.monotonic()
             self._given_up_since = self._given_up_since or now
             if now - self._given_up_since >= _GRACE_SECONDS:
-                self.kill("was killed, since nobody waited for its rows")
+                self.kill("was killed, since no caller waited for its rows")
             return
         row, begun = self._progress.read()
         if row is None:

@@ -39,6 +39,9 @@ log = logging.getLogger("feedstock.rows")
 _TASKS_PER_WORKER = 4
 _MOST_ROWS = 16
 
+# Seconds that a function may take to load.
+_LOAD_SECONDS = 60.0
+
 # Ends of processes between rows, one after another, after which another start would not help.
 _MOST_IDLE_ENDS = 3
 
@@ -201,10 +204,16 @@ class Processes:
         """Starts one process and has it load the function.
 
         Raises:
-            ConfigError: It cannot load the function.
+            ConfigError: It cannot load the function, ends, or takes more than 60 s.
         """
         task = _Task(Job([0], 0), [])
         self._submit([task], drivers=1)
+        if not task.job.is_done(_LOAD_SECONDS):
+            message = (
+                f"{self._shared.step}: a new process has not loaded the function after {_LOAD_SECONDS:g} s; do less "
+                "while its modules are imported and its objects unpickled"
+            )
+            task.job.fail(ConfigError(message))  # the process is killed
         task.job.wait()
 
     def end(self) -> None:
@@ -331,6 +340,11 @@ class _Driver:
         step, row = self._shared.step, end.row
         if row is None:
             self._idle_ends += 1
+            if self._idle_ends > _MOST_IDLE_ENDS and not task.rows:
+                raise ConfigError(
+                    f"{step}: {_MOST_IDLE_ENDS + 1} new processes ended while they loaded the function; the last "
+                    f"{end.how}"
+                )
             if self._idle_ends > _MOST_IDLE_ENDS:
                 raise InternalError(
                     f"{step}: {_MOST_IDLE_ENDS + 1} processes ended between rows; the last {end.how}"

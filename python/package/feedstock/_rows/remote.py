@@ -41,8 +41,13 @@ _Tensor = tuple[str, str, Sequence[int], "int | None", Sequence[int], bytearray]
 
 
 def interpreter() -> str:
-    """Returns what code depends on: cloudpickle writes byte code, which other versions of Python cannot read."""
-    return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+    """Returns what code and bytes depend on.
+
+    Other versions of Python cannot read the byte code that cloudpickle writes. Others of NumPy may draw other numbers,
+    and pickle arrays in another way.
+    """
+    python = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+    return f"{python}, numpy {'.'.join(np.__version__.split('.')[:2])}"
 
 
 def sent(stages: Sequence[Stage]) -> str:
@@ -110,19 +115,20 @@ def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functi
         spec: The description, as JSON.
         seed: The seed of the ops.
         threads: Processes of a function that names no number.
-        memory_bytes: What each process may allocate; None: no limit.
+        memory_bytes: What each process may allocate; None: this is a rank, whose processes have no limits.
 
     Raises:
-        ConfigError: A function cannot be loaded here, or is of another version of Python.
+        ConfigError: A function cannot be loaded here, or is of another version of Python or NumPy.
+        RetryableError: This machine has no memory or processes left for it.
     """
     described = json.loads(spec)
     if described["interpreter"] != interpreter():
         names = ", ".join(step["name"] for step in described["steps"])
         raise ConfigError(
             f"map_rows({names}) comes from {described['interpreter']}, and this worker ({platform.node()}) has "
-            f"{interpreter()}; run the same version of Python on ranks and workers"
+            f"{interpreter()}; run the same versions of Python and NumPy on ranks and workers"
         )
-    limits = Limits(memory_bytes, _SECRETS)
+    limits = None if memory_bytes is None else Limits(memory_bytes, _SECRETS)
     steps = []
     for number, step in enumerate(described["steps"]):
         name = f"map_rows({step['name']})"
@@ -144,10 +150,19 @@ def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functi
     try:
         for one in steps:
             one.processes.start_one()
+    except (OSError, MemoryError) as error:
+        functions.stop()
+        raise _lacking(steps, error) from error
     except BaseException:
         functions.stop()
         raise
     return functions
+
+
+def _lacking(steps: Sequence[_Step], error: OSError | MemoryError) -> RetryableError:
+    """Returns the error of a machine that lacks something; another one may have it."""
+    names = ", ".join(step.name for step in steps)
+    return RetryableError(f"the worker {platform.node()} cannot run {names}: {type(error).__name__}: {error}")
 
 
 class Functions:
@@ -188,7 +203,7 @@ class Lane:
             The bytes of each result, of all rows; and the rows without a result, with the reason.
 
         Raises:
-            RetryableError: The functions were stopped, or the rows were given up.
+            RetryableError: The functions were stopped, the rows were given up, or this machine lacks something.
         """
         rows = _rows(epoch, ids, tensors, columns)
         left = list(range(len(ids)))  # rows that have not failed
@@ -211,6 +226,8 @@ class Lane:
                     rows, left = rows.only(good), [left[row] for row in good]
         except ClosedError:
             raise RetryableError("the worker has given up these rows; ask another one") from None
+        except (OSError, MemoryError) as error:
+            raise _lacking(steps, error) from error
         return [array.tobytes() for array in results.values()], sorted(failures)
 
     def give_up(self) -> None:
