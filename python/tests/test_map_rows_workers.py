@@ -197,8 +197,11 @@ def pause_until(is_done: Callable[[], bool]) -> None:
 
 
 def has_children(pid: int) -> bool:
-    children = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
-    return any(child.strip() for child in children)
+    found = ""
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += path.read_text()
+    return bool(found.strip())
 
 
 def described(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
