@@ -194,8 +194,8 @@ pub mod ops {
 pub mod workers {
     pub use feedstock_ingest::{
         ClientTls, FleetIdentity, FunctionOutput, FunctionStep, FunctionsSpec, Identity, RESULT_PREFIX,
-        RowExecutor, RowFunctions, RowResults, RowStep, RowTensor, ServerTls, Token, Worker, WorkerOptions,
-        WorkerStatus,
+        RowExecutor, RowFunctions, RowLane, RowResults, RowStep, RowTensor, ServerTls, Token, Worker,
+        WorkerOptions, WorkerStatus,
     };
     pub use feedstock_trainer_bridge::columns_of_functions;
 }

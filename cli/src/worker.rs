@@ -60,7 +60,7 @@ pub(crate) struct Command {
     #[arg(long)]
     insecure: bool,
     /// Run Python functions that ranks send (map_rows with executor="worker"), in processes of this user. Only by
-    /// `python -m feedstock worker`. A non-local address then needs a token and TLS, also with --insecure
+    /// `python -m feedstock worker`. That needs a token, and with a non-local address TLS, also with --insecure
     /// [default: refuse them].
     #[arg(long)]
     allow_code: bool,
@@ -102,6 +102,7 @@ impl Command {
                 worker.status().streams
             );
         }
+        worker.stop_functions();
         Ok(())
     }
 

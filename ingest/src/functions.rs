@@ -1,7 +1,7 @@
 //! Python functions that run on single rows: how a recipe describes them, and what runs them.
 //!
 //! ```text
-//! FunctionsSpec (in the recipe) ──▶ RowExecutor::load, on a worker or in the rank's process ──▶ RowFunctions::run, once a step
+//! FunctionsSpec (in the recipe) ──▶ RowExecutor::load, on a worker or in the rank's process ──▶ RowFunctions::lane ──▶ RowLane::run, once a step
 //! ```
 //! This crate knows no interpreter. The Python package implements [`RowExecutor`]. A process without one refuses recipes with
 //! functions. Results are columns of bytes next to those that no chain transforms: [`FunctionsSpec::fields`].
@@ -24,7 +24,7 @@ const RESULT_BYTES: u64 = 1 << 30;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionsSpec {
-    /// The interpreter that made the code, such as `cpython 3.12`. Another one may not be able to read it.
+    /// The interpreter that made the code, such as `cpython 3.12, numpy 2.1`. Another one may not be able to read it.
     pub interpreter: String,
     /// The functions.
     pub steps: Vec<FunctionStep>,
@@ -78,6 +78,11 @@ impl FunctionsSpec {
             }
         }
         results
+    }
+
+    /// Returns the bytes of one row's results.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.results().iter().map(|result| u64::from(result.bytes)).sum()
     }
 
     /// Returns the columns of batches that hold the results: bytes of a fixed number, named [`RESULT_PREFIX`] and the result's name.
@@ -157,14 +162,26 @@ pub struct RowResults {
 
 /// Functions that are ready to run. Threads may share them.
 pub trait RowFunctions: Send + Sync {
+    /// Returns what runs the rows of one stream.
+    ///
+    /// # Errors
+    /// `Retryable` if the interpreter ends.
+    fn lane(&self) -> Result<Arc<dyn RowLane>>;
+
+    /// Ends processes and calls that are under way, also those of lanes. There are no further calls.
+    fn stop(&self);
+}
+
+/// Functions for the rows of one stream. Threads may share it.
+pub trait RowLane: Send + Sync {
     /// Runs the functions on the rows of one step; blocks until they are done.
     ///
     /// # Errors
-    /// Why no row has a result: `Retryable` after [`stop`](Self::stop).
+    /// Why no row has a result: `Retryable` after [`give_up`](Self::give_up) or [`RowFunctions::stop`].
     fn run(&self, step: &RowStep<'_>) -> Result<RowResults>;
 
-    /// Ends processes and calls that are under way. There are no further calls.
-    fn stop(&self);
+    /// Ends calls that are under way, also if a row is stuck. Later calls of [`run`](Self::run) fail.
+    fn give_up(&self);
 }
 
 /// Loads functions, where there is an interpreter.
@@ -206,6 +223,12 @@ mod tests {
             .collect();
         let bytes = DataType::FixedSizeBinary;
         assert_eq!(fields, [("map_rows:a".to_owned(), bytes(4)), ("map_rows:b".to_owned(), bytes(2))]);
+    }
+
+    #[test]
+    fn a_row_has_the_bytes_of_what_is_sent() {
+        let (first, second) = ([output("a", "u1", 1), output("b", "u1", 2)], [output("a", "f4", 4)]);
+        assert_eq!(spec(&[&first, &second]).row_bytes(), 6);
     }
 
     #[test]

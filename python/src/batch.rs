@@ -198,6 +198,11 @@ impl Batch {
         }
     }
 
+    /// Returns the rows whose sample is unusable.
+    fn substitutes(&self) -> Vec<usize> {
+        self.batch.substitutes().to_vec()
+    }
+
     /// Returns a dict of the results of functions that workers ran: the bytes of all rows, a copy.
     fn results<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let results = PyDict::new(py);

@@ -5,7 +5,7 @@ use crate::values::list;
 use arrow::record_batch::RecordBatch;
 use feedstock::ops::DType;
 use feedstock::workers::{
-    FunctionsSpec, RowExecutor, RowFunctions, RowResults, RowStep, RowTensor, columns_of_functions,
+    FunctionsSpec, RowExecutor, RowFunctions, RowLane, RowResults, RowStep, RowTensor, columns_of_functions,
 };
 use feedstock::{Error, ErrorKind, Numbers, Result};
 use pyo3::prelude::*;
@@ -49,7 +49,13 @@ impl RowExecutor for PythonExecutor {
     }
 }
 
-impl RowFunctions for PythonFunctions {
+/// `_rows.remote.Lane`.
+struct PythonLane {
+    lane: Py<PyAny>,
+    lists: Vec<String>,
+}
+
+impl RowLane for PythonLane {
     fn run(&self, step: &RowStep<'_>) -> Result<RowResults> {
         let columns = columns_of_functions(step.columns.clone(), &self.lists)?;
         attached(|py| {
@@ -57,11 +63,26 @@ impl RowFunctions for PythonFunctions {
             let tensors = step.tensors.iter().map(|tensor| described(py, tensor));
             let tensors = PyList::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?;
             let arguments = (step.epoch, ids, tensors, values(py, &columns)?);
-            let results = self.functions.bind(py).call_method1("run", arguments)?;
+            let results = self.lane.bind(py).call_method1("run", arguments)?;
             let (columns, failures): (Vec<Bound<'_, PyBytes>>, Vec<(usize, String)>) = results.extract()?;
             let columns = columns.iter().map(|bytes| bytes.as_bytes().to_vec()).collect();
             Ok(RowResults { columns, failures })
         })
+    }
+
+    fn give_up(&self) {
+        // It frees what the object has: without the interpreter's lock, the object stays until something takes the lock.
+        let given_up = Python::try_attach(|py| self.lane.bind(py).call_method0("give_up").map(drop));
+        if let Some(Err(error)) = given_up {
+            tracing::warn!("rows of functions were not given up: {error}");
+        }
+    }
+}
+
+impl RowFunctions for PythonFunctions {
+    fn lane(&self) -> Result<Arc<dyn RowLane>> {
+        let lane = attached(|py| self.functions.bind(py).call_method0("lane").map(Bound::unbind))?;
+        Ok(Arc::new(PythonLane { lane, lists: self.lists.clone() }))
     }
 
     fn stop(&self) {

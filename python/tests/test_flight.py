@@ -99,6 +99,29 @@ def test_errors_say_what_is_wrong(imagenet: Path, tmp_path: Path) -> None:
         client.do_get(flight.Ticket(json.dumps(ticket))).read_all()
 
 
+def test_functions_are_refused_before_their_code_is_loaded(imagenet: Path) -> None:
+    token = "0123456789abcdef0123"
+    serving = worker(imagenet, token=token, allow_code=True)
+    client = flight.FlightClient(f"grpc://{serving.address}")
+    said = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + token.encode())])
+    spec = json.loads(pipeline(imagenet).spec())
+    spec["functions"] = {"interpreter": "another", "steps": []}
+    [answer] = client.do_action(flight.Action("describe", json.dumps(spec).encode()), said)
+    ticket = answer.body.to_pybytes()
+    with pytest.raises(
+        pyarrow.ArrowInvalid, match=r"results of map_rows\(\) are for feedstock's own loaders"
+    ):
+        client.get_flight_info(flight.FlightDescriptor.for_command(ticket), said)
+    with pytest.raises(
+        pyarrow.ArrowInvalid, match=r"results of map_rows\(\) are for feedstock's own loaders"
+    ):
+        client.do_get(flight.Ticket(ticket), said).read_all()
+    plain = describe(client, pipeline(imagenet), said)
+    [listed] = client.list_flights(options=said)
+    assert json.loads(listed.descriptor.command)["plan"] == plain
+    serving.stop()
+
+
 def test_tokens_and_certificates(imagenet: Path) -> None:
     identity = _feedstock.fleet_identity([NAME])
     serving = worker(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
+import pickle
 import subprocess
 import sys
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from served import worker as in_process
+from synthetic import synth
 
 import feedstock as fs
 
@@ -27,9 +31,11 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module", autouse=True)
 def _code_travels() -> Iterator[None]:
-    """Sends functions of this module by value: workers cannot import it."""
+    """Sends functions of this module by value, since workers cannot import it; and gives all the token."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEEDSTOCK_TOKEN", TOKEN)  # of ranks and workers
+        yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
@@ -74,6 +80,10 @@ def plain(imagenet: Path) -> fs.Pipeline:
 def jittered(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     gain = np.float32(rng.uniform(0.5, 1.5))
     return {"image": row["image"].astype(np.float32) * gain, "gain": gain}
+
+
+def jittered_somewhere(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**jittered(row, rng), "parent": np.int64(os.getppid())}
 
 
 def placed(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -139,20 +149,59 @@ def test_functions_of_other_executors_follow(plain, serving):
 def test_lost_workers_and_the_ranks_own_processes_change_nothing(imagenet, plain, serving, expected):
     outputs = {"image": fs.tensor("float32", (8, 8, 3)), "gain": fs.tensor("float32")}
     mapped = plain.map_rows(jittered, executor="worker", outputs=outputs, num_workers=1)
+    outputs["parent"] = fs.tensor("int64")
+    placing = plain.map_rows(jittered_somewhere, executor="worker", outputs=outputs, num_workers=1)
+    has_served = False
     with worker(imagenet) as lost:
         found = []
         workers = fs.Workers([serving.address, lost.address])
-        with mapped.loader(output="numpy", workers=workers) as loader:
+        with placing.loader(output="numpy", workers=workers) as loader:
             for _ in range(2):
                 for batch in loader:
                     found.append({**batch})
-                    if len(found) == 4:
+                    if lost.process.pid in found[-1].pop("parent") and not has_served:
+                        has_served = True
                         lost.process.kill()
+    assert has_served
     assert_same(expected, found)
     shared = fs.Workers(serving.address, local="share")
     assert_same(expected, batches(mapped, 2, workers=shared))
     nobody = fs.Workers("127.0.0.1:9", local="fallback")
     assert_same(expected[:10], batches(mapped, workers=nobody))
+
+
+def test_a_row_that_is_stuck_leaves_the_worker_to_others(imagenet, plain, expected, tmp_path):
+    stuck = tmp_path / "stuck"
+
+    def hanging(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        stuck.touch()
+        time.sleep(600)
+        return {}
+
+    outputs = {"value": fs.tensor("float32")}
+    mapped = plain.map_rows(hanging, executor="worker", outputs=outputs, num_workers=1)
+    with worker(imagenet) as process:
+        with mapped.loader(output="numpy", workers=process.address) as loader:
+            loader.start_prefetch()
+            pause_until(stuck.exists)
+        pause_until(lambda: not has_children(process.process.pid))
+        others = plain.map_rows(jittered, executor="worker")
+        assert_same(expected[:10], batches(others, workers=process.address))
+
+
+def pause_until(is_done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_done():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def has_children(pid: int) -> bool:
+    found = ""
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += path.read_text()
+    return bool(found.strip())
 
 
 def described(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -211,6 +260,44 @@ def test_a_function_that_raises_makes_bad_samples(plain, serving):
     bad = sum(int((~batch["valid"]).sum()) for batch in found)
     assert bad == report["count"] == ledger["substituted"] > 0
     assert all("too dark" in sample["reason"] for sample in report["samples"])
+
+
+def marked(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {"value": row["value"] + rng.random()}
+
+
+def test_rows_that_failed_before_are_left_out_of_functions(tmp_path):
+    data = tmp_path / "pictures"
+    synth("imagenet", data, "--samples", 40, "--seed", 1, "--layout", "folder")
+    for damaged in sorted(data.rglob("*.JPEG"))[4:30:5]:
+        damaged.write_bytes(damaged.read_bytes()[:40])
+    images = fs.Dataset(data).map("image", fs.decode_image(), fs.resize((8, 8))).shuffle(seed=3)
+    images = images.batch(global_batch_size=10).on_error("skip", max_fraction=0.9)
+    outputs = {"value": fs.tensor("float64")}
+
+    def twice(executor: str) -> fs.Pipeline:
+        first = images.map_rows(sometimes, outputs=outputs, executor=executor)
+        return first.map_rows(marked, outputs=outputs, executor=executor)
+
+    expected = batches(twice("thread"), 2)
+    bad = 0
+    for batch in expected:
+        good = np.flatnonzero(batch["valid"])
+        for row in np.flatnonzero(~batch["valid"]):
+            near = good[np.argmin(abs(good - row))]
+            assert batch["value"][row] == batch["value"][near]
+            assert np.array_equal(batch["image"][row], batch["image"][near])
+            bad += 1
+    assert bad > 2 * 6  # images that are damaged, and rows on which the function raises
+    assert_same(expected, batches(twice("process"), 2))
+    with worker(data) as process:
+        assert_same(expected, batches(twice("worker"), 2, workers=process.address))
+
+
+def sometimes(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    if rng.random() < 0.1:
+        raise ValueError("too dark")
+    return {"value": rng.random()}
 
 
 def test_a_worker_without_permission_refuses(imagenet, plain, serving, expected):
@@ -274,9 +361,9 @@ def test_functions_that_cannot_be_sent(plain, serving):
 def test_code_of_another_python_is_refused():
     from feedstock._rows import remote
 
-    other = json.dumps({"interpreter": "cpython 3.8", "steps": [{"name": "old"}]})
+    other = json.dumps({"interpreter": "cpython 3.8, numpy 1.20", "steps": [{"name": "old"}]})
     with pytest.raises(
-        fs.ConfigError, match=r"map_rows\(old\) comes from cpython 3.8, and this worker .* has "
+        fs.ConfigError, match=r"map_rows\(old\) comes from cpython 3.8, numpy 1.20, and this worker .* has "
     ):
         remote.load(other, 0, 1, None)
 
@@ -289,3 +376,85 @@ def test_code_beyond_this_machine_needs_a_token_and_tls(tmp_path, options):
     assert done.returncode == 2
     assert "can be reached from other machines" in done.stderr
     assert "can run code (--allow-code)" in done.stderr
+
+
+def test_code_needs_a_token_on_this_machine_too():
+    command = [sys.executable, "-m", "feedstock", "worker", "--listen", "127.0.0.1:0", "--allow-code"]
+    environment = {name: value for name, value in os.environ.items() if name != "FEEDSTOCK_TOKEN"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "needs a token (--token-file)" in done.stderr
+
+
+class Slow:
+    """Takes long to load."""
+
+    def __reduce__(self) -> Any:
+        return time.sleep, (600,)
+
+
+class Ending:
+    """Ends the process that loads it."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (3,)
+
+
+def described_to_workers(code: bytes) -> str:
+    from feedstock._rows import remote
+
+    step = {"name": "one", "inputs": None, "outputs": [], "processes": 1, "timeout": None}
+    step["code"] = base64.b64encode(code).decode()
+    return json.dumps({"interpreter": remote.interpreter(), "steps": [step]})
+
+
+def test_a_function_that_does_not_load_is_named(monkeypatch):
+    from feedstock._rows import processes, remote
+
+    with pytest.raises(fs.ConfigError, match=r"map_rows\(one\): 4 new processes ended .* exit status 3"):
+        remote.load(described_to_workers(pickle.dumps(Ending())), 0, 1, None)
+    monkeypatch.setattr(processes, "_LOAD_SECONDS", 0.5)
+    with pytest.raises(fs.ConfigError, match=r"map_rows\(one\): a new process has not loaded the function"):
+        remote.load(described_to_workers(pickle.dumps(Slow())), 0, 1, None)
+
+
+def test_a_machine_without_processes_is_left_to_others(monkeypatch):
+    from feedstock._rows import process, remote
+
+    def no_process(*_: Any, **__: Any) -> None:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(process.subprocess, "Popen", no_process)
+    with pytest.raises(fs.RetryableError, match=r"the worker .* cannot run map_rows\(one\): BlockingIOError"):
+        remote.load(described_to_workers(b""), 0, 1, None)
+
+
+def test_a_worker_ends_with_a_row_that_is_stuck(imagenet, plain, tmp_path):
+    stuck = tmp_path / "stuck"
+
+    def hanging(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        stuck.touch()
+        time.sleep(600)
+        return {}
+
+    outputs = {"value": fs.tensor("float32")}
+    mapped = plain.map_rows(hanging, executor="worker", outputs=outputs, num_workers=1)
+    with (
+        worker(imagenet, "--drain-timeout", "1") as process,
+        mapped.loader(output="numpy", workers=process.address) as loader,
+    ):
+        loader.start_prefetch()
+        pause_until(stuck.exists)
+        process.process.terminate()
+        assert process.process.wait(20) == 0
+
+
+def test_a_lane_that_is_given_up_runs_no_more_rows():
+    from feedstock._rows import remote
+
+    functions = remote.load(described_to_workers(pickle.dumps(dict)), 0, 1, None)
+    lane = functions.lane()
+    lane.give_up()
+    with pytest.raises(fs.RetryableError, match="has given up these rows"):
+        lane.run(0, [0], [], {})
+    functions.stop()

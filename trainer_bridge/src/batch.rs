@@ -58,6 +58,8 @@ pub struct Batch {
     pub(crate) sample_ids: Vec<SampleId>,
     pub(crate) padding: Vec<bool>,
     pub(crate) valid: Vec<bool>,
+    /// In order.
+    pub(crate) substitutes: Vec<usize>,
     pub(crate) tensors: Vec<Tensor>,
     pub(crate) columns: RecordBatch,
     /// By mapped column, the elements along the padded axis: those of samples, and all.
@@ -98,6 +100,12 @@ impl Batch {
     /// losses and counts.
     pub fn valid(&self) -> &[bool] {
         &self.valid
+    }
+
+    /// Returns the rows, in order, whose sample is unusable, also among those of padding. They have the content of the nearest
+    /// row that is not one of them.
+    pub fn substitutes(&self) -> &[usize] {
+        &self.substitutes
     }
 
     /// Returns the mapped column `name`.

@@ -45,6 +45,9 @@ impl Assembled {
             unsafe { tensor.copy_rows(&sources) };
         }
         self.seeds = seeds_of(&self.seeds, &sources);
+        batch.substitutes.extend(rows);
+        batch.substitutes.sort_unstable();
+        batch.substitutes.dedup();
         for (row, error) in bad {
             if std::mem::replace(&mut batch.valid[row], false) {
                 let (sample, epoch) = (batch.sample_ids[row], batch.epoch);
@@ -146,6 +149,7 @@ impl Assembler {
             sample_ids: step.rows.iter().map(|row| row.sample).collect(),
             padding: step.rows.iter().map(|row| !row.valid).collect(),
             valid,
+            substitutes: bad,
             columns: with_lengths(columns, ragged)?,
             padded: tensors
                 .iter()

@@ -38,7 +38,7 @@ pub struct Recipe {
     /// What is left of an epoch that began with other data: see [`carrying`](Self::carrying).
     pub rest: Option<Arc<Rest>>,
     /// Python functions that run on each row where rows are made by workers. They are not part of
-    /// [`ops_hash`](Self::ops_hash).
+    /// [`ops_hash`](Self::ops_hash): a cursor is valid with any functions.
     pub functions: Option<Arc<FunctionsSpec>>,
     /// What runs them in this process, if it makes rows too. It is not part of the description.
     pub executor: Option<Arc<dyn RowExecutor>>,

@@ -150,7 +150,10 @@ impl FlightService for Flight {
         _request: Request<Criteria>,
     ) -> Result<Response<Self::ListFlightsStream>, Status> {
         let mut flights = Vec::new();
-        for (plan, _) in self.service.registry().specs() {
+        for (plan, spec) in self.service.registry().specs() {
+            if spec.functions.is_some() {
+                continue; // `info` refuses it
+            }
             let ticket = LaneTicket::new(plan);
             flights.push(self.info(FlightDescriptor::new_cmd(to_json(&ticket)?)).await);
         }

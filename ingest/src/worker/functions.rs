@@ -1,12 +1,12 @@
 //! A lane whose rows go through functions of the user before they are sent.
 //!
 //! ```text
-//! EngineLane ─▶ rows that did not fail ─▶ RowFunctions, on a blocking thread ─▶ results as further columns ─▶ sent, in order
+//! EngineLane ─▶ rows that did not fail ─▶ RowLane, on a blocking thread ─▶ results as further columns ─▶ sent, in order
 //! ```
 //! Up to [`STEPS`] steps of a lane are under way, so that the processes have rows while results are put together.
 
 use super::lane::{FinishedRows, Lane};
-use crate::functions::{FunctionsSpec, RowFunctions, RowResults, RowStep, RowTensor};
+use crate::functions::{FunctionsSpec, RowFunctions, RowLane, RowResults, RowStep, RowTensor};
 use crate::{Error, ErrorKind, Result, SampleContext};
 use arrow::array::{ArrayRef, FixedSizeBinaryArray, UInt64Array};
 use arrow::buffer::Buffer;
@@ -23,14 +23,45 @@ use std::sync::Arc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// One whose results are put together, and one that runs.
-const STEPS: usize = 2;
+pub(super) const STEPS: usize = 2;
 
 /// Loaded functions. They are stopped when the last lane with them ends, and no other recipe keeps them.
-pub(super) struct Held(pub(super) Arc<dyn RowFunctions>);
+pub(super) struct Held(Option<Arc<dyn RowFunctions>>);
+
+impl Held {
+    pub(super) fn new(functions: Arc<dyn RowFunctions>) -> Self {
+        Self(Some(functions))
+    }
+
+    /// Returns what runs the rows of one stream.
+    pub(super) fn lane(&self) -> Result<Arc<dyn RowLane>> {
+        let functions = self.0.as_ref().ok_or_else(|| Error::bug("functions were stopped"))?;
+        functions.lane()
+    }
+
+    /// Ends processes and calls that are under way. Blocks until the interpreter has time.
+    pub(super) fn stop(&self) {
+        if let Some(functions) = &self.0 {
+            functions.stop();
+        }
+    }
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.stop();
+        if let Some(functions) = self.0.take() {
+            in_background(move || functions.stop());
+        }
+    }
+}
+
+/// Runs what may wait for an interpreter: lanes end on threads that serve connections.
+fn in_background(work: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name("feedstock-functions".into()).spawn(work);
+    if let Err(error) = thread {
+        tracing::warn!(
+            "functions go on until their process ends: the system has no thread to stop them: {error}"
+        );
     }
 }
 
@@ -48,7 +79,7 @@ pub(super) struct FunctionsRun {
     /// By mapped column.
     pub(super) tensors: Vec<(String, TensorSpec)>,
     pub(super) fields: Vec<Arc<Field>>,
-    pub(super) functions: Arc<dyn RowFunctions>,
+    pub(super) functions: Arc<dyn RowLane>,
     /// Names samples in errors.
     pub(super) dataset: Dataset,
 }
@@ -66,6 +97,14 @@ pub(super) struct FunctionsLane {
 impl FunctionsLane {
     pub(super) fn new(lane: Box<dyn Lane>, run: FunctionsRun, held: Arc<Held>) -> Self {
         Self { lane, run: Arc::new(run), under_way: VecDeque::new(), ended: false, _held: held }
+    }
+}
+
+impl Drop for FunctionsLane {
+    /// Gives up the steps under way, for which no rank waits any more.
+    fn drop(&mut self) {
+        let functions = self.run.functions.clone();
+        in_background(move || functions.give_up());
     }
 }
 

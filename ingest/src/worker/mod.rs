@@ -77,8 +77,8 @@ pub struct WorkerOptions {
     pub tls: Option<ServerTls>,
     /// Listen beyond this machine without token or encryption. Default false: that is refused.
     pub insecure: bool,
-    /// What runs Python functions of ranks. Default none: recipes with functions are refused. A worker that listens beyond this
-    /// machine needs a token and TLS for it, also if it is `insecure`.
+    /// What runs Python functions of ranks. Default none: recipes with functions are refused. A worker needs a
+    /// token for it, and one that listens beyond this machine TLS too, also if it is `insecure`.
     pub code: Option<Arc<dyn RowExecutor>>,
     /// How data sets are opened: storage, caches, functions.
     pub open_with: Arc<dyn Fn() -> OpenOptions + Send + Sync>,
@@ -142,7 +142,7 @@ impl Worker {
     ///
     /// # Errors
     /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
-    /// this machine without token and encryption, or of one that runs code and is only `insecure`; `Retryable` where the system
+    /// this machine without token and encryption, or of one that runs code and is only `insecure`, or has no token; `Retryable` where the system
     /// has no threads.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         let WorkerOptions {
@@ -179,7 +179,14 @@ impl Worker {
             tcp.map_err(|e| Error::config(format!("cannot listen on {bound}: {e}")))
         })?;
         let address = tcp.local_addr().map_err(|e| Error::config(format!("{listen}: {e}")))?;
-        let is_closed = is_loopback(address.ip()) || (token.is_some() && tls.is_some());
+        let is_local = is_loopback(address.ip());
+        if is_local && code.is_some() && token.is_none() {
+            return Err(Error::config(format!(
+                "a worker at {address} that runs code (--allow-code) needs a token (--token-file), since every user of this machine \
+                 can connect"
+            )));
+        }
+        let is_closed = is_local || (token.is_some() && tls.is_some());
         if !is_closed && (!insecure || code.is_some()) {
             let missing = match (&token, &tls) {
                 (None, None) => "a token (--token-file) and TLS (--tls-cert, --tls-key)",
@@ -250,6 +257,11 @@ impl Worker {
             });
             Ok(())
         })
+    }
+
+    /// Ends the functions that run for ranks, and their processes. Rows under way are given up, also those that are stuck.
+    pub fn stop_functions(&self) {
+        self.service.registry().stop_functions();
     }
 
     /// Takes no new streams and asks the ranks of those under way to go elsewhere; waits until they have, at most

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import sys
 
@@ -11,7 +13,15 @@ from feedstock import _feedstock
 def main() -> None:
     """Runs the command with the process's arguments."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the process, as with other commands
-    sys.exit(_feedstock.command(["feedstock", *sys.argv[1:]]))
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("feedstock.rows").setLevel(logging.INFO)  # what functions print on a worker
+    code = _feedstock.command(["feedstock", *sys.argv[1:]])
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(
+        code
+    )  # an exit of the interpreter would end threads of the library that wait for it in the middle of a call
 
 
 if __name__ == "__main__":

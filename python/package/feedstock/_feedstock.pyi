@@ -93,6 +93,8 @@ class Batch:
         """Returns numpy arrays (views) and lists; ``ids=True`` adds "sample_ids" (uint64) and "valid" (bool)."""
     def torch(self, *, ids: bool = False) -> dict[str, Any]:
         """Returns torch tensors (views) and lists; ``ids=True`` adds "sample_ids" (int64) and "valid" (bool)."""
+    def substitutes(self) -> list[int]:
+        """Returns the rows, in order, whose sample is unusable, also among those of padding."""
     def results(self) -> dict[str, bytearray]:
         """Returns the bytes of all rows of each result of functions that workers ran."""
     def record_stream(self, stream: Any) -> None:

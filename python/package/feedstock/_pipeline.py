@@ -176,7 +176,7 @@ class Pipeline(Order[R], Forecasts[R]):
             executor: ``"process"`` (default): new Python processes, to which cloudpickle sends ``fn``. ``"thread"``:
                 threads of this process, for functions that release the GIL. ``"worker"``: processes of the loader's
                 ``workers=``, which must allow code (``python -m feedstock worker --allow-code``); without workers, as
-                ``"process"``. A worker can import the modules that it has only.
+                ``"process"``. A worker can import only modules that are installed there.
             num_workers: Processes or threads; default: the CPU threads of the pipeline (see ``options``). With
                 ``executor="worker"``, processes of each worker; default: its CPU threads.
             timeout: Seconds that one row may take in a process. A process that takes longer is killed. Default: no

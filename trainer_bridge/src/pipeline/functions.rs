@@ -11,6 +11,8 @@ impl Pipeline {
     /// Has workers run Python functions on each row, after all maps. `executor` runs them in this process, if it makes rows too
     /// ([`Local`](crate::Local)). Batches get the columns of [`FunctionsSpec::fields`].
     ///
+    /// Functions are outside of `ops_hash`: cursors do not depend on them.
+    ///
     /// The Python package uses it; there is no interpreter in this crate. A pipeline with functions needs
     /// [`workers`](Self::workers).
     #[must_use]

@@ -2,15 +2,15 @@
 //! those in Python.
 
 use crate::common::{open, pipeline, synth};
-use crate::fleet::{at, batches, options, worker};
+use crate::fleet::{batches, options, worker};
 use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use feedstock_dataset::Rank;
 use feedstock_ingest::{
-    FunctionOutput, FunctionStep, FunctionsSpec, Result, RowExecutor, RowFunctions, RowResults, RowStep,
-    Worker, WorkerOptions,
+    Error, FunctionOutput, FunctionStep, FunctionsSpec, Result, RowExecutor, RowFunctions, RowLane,
+    RowResults, RowStep, Token, Worker, WorkerOptions,
 };
-use feedstock_trainer_bridge::{ErrorKind, Local, NullValue, Nulls, OnError, Pipeline};
+use feedstock_trainer_bridge::{ErrorKind, Local, NullValue, Nulls, OnError, Pipeline, Workers};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,12 +19,13 @@ use std::time::{Duration, Instant};
 const SAMPLES: u64 = 203;
 
 /// The sum of a row's pixels, its label and its sample. Samples that 50 divides have none.
+#[derive(Clone)]
 struct Sums {
     runs: Arc<AtomicUsize>,
     stops: Arc<AtomicUsize>,
 }
 
-impl RowFunctions for Sums {
+impl RowLane for Sums {
     fn run(&self, step: &RowStep<'_>) -> Result<RowResults> {
         self.runs.fetch_add(1, Ordering::Relaxed);
         let [image] = step.tensors else { panic!("{step:?}") };
@@ -41,9 +42,59 @@ impl RowFunctions for Sums {
         Ok(RowResults { columns: vec![results], failures })
     }
 
+    fn give_up(&self) {}
+}
+
+impl RowFunctions for Sums {
+    fn lane(&self) -> Result<Arc<dyn RowLane>> {
+        Ok(Arc::new(self.clone()))
+    }
+
     fn stop(&self) {
         self.stops.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Functions whose rows do not end until they are given up.
+#[derive(Clone, Default)]
+struct Stuck {
+    runs: Arc<AtomicUsize>,
+    given_up: Arc<AtomicUsize>,
+}
+
+impl RowExecutor for Stuck {
+    fn load(&self, _: &FunctionsSpec, _: u64, _: usize) -> Result<Arc<dyn RowFunctions>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl RowFunctions for Stuck {
+    fn lane(&self) -> Result<Arc<dyn RowLane>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    fn stop(&self) {}
+}
+
+impl RowLane for Stuck {
+    fn run(&self, _: &RowStep<'_>) -> Result<RowResults> {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        reaches(&self.given_up, 1);
+        Err(Error::new(ErrorKind::Retryable, "given up"))
+    }
+
+    fn give_up(&self) {
+        self.given_up.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until there are as many; at most 10 s.
+fn reaches(count: &AtomicUsize, wanted: usize) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while count.load(Ordering::Relaxed) < wanted && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    count.load(Ordering::Relaxed) >= wanted
 }
 
 #[derive(Default)]
@@ -71,13 +122,26 @@ fn spec() -> FunctionsSpec {
 }
 
 fn with_functions(data: &Path) -> Pipeline {
-    let skip = OnError::Skip { max_fraction: 0.1 };
-    let pipeline = pipeline(open(data), 16).on_error(skip).epochs(2);
-    pipeline.functions(spec(), Arc::new(Executor::default()))
+    with_functions_by(data, Arc::new(Executor::default()))
 }
 
-fn running(data: &Path, executor: &Arc<Executor>) -> Worker {
-    Worker::start(WorkerOptions { code: Some(executor.clone()), ..options(data) }).unwrap()
+/// `executor` is the rank's.
+fn with_functions_by(data: &Path, executor: Arc<dyn RowExecutor>) -> Pipeline {
+    let skip = OnError::Skip { max_fraction: 0.1 };
+    let pipeline = pipeline(open(data), 16).on_error(skip).epochs(2);
+    pipeline.functions(spec(), executor)
+}
+
+fn running(data: &Path, executor: Arc<dyn RowExecutor>) -> Worker {
+    Worker::start(WorkerOptions { code: Some(executor), token: Some(token()), ..options(data) }).unwrap()
+}
+
+fn token() -> Token {
+    Token::new("0123456789abcdef0123").unwrap()
+}
+
+fn at<'a>(workers: impl IntoIterator<Item = &'a Worker>) -> Workers {
+    crate::fleet::at(workers).token(token())
 }
 
 #[test]
@@ -85,7 +149,7 @@ fn results_of_functions_are_those_of_each_row() {
     let dir = tempfile::tempdir().unwrap();
     synth(dir.path(), SAMPLES);
     let (pipeline, executor) = (with_functions(dir.path()), Arc::new(Executor::default()));
-    let fleet = [running(dir.path(), &executor), running(dir.path(), &executor)];
+    let fleet = [running(dir.path(), executor.clone()), running(dir.path(), executor.clone())];
     let remote = pipeline.clone().workers(at(&fleet));
     let mut bad = 0;
     for batch in remote.rank(Rank::new(0, 1)).start().unwrap() {
@@ -113,13 +177,44 @@ fn results_of_functions_are_those_of_each_row() {
     let expected = batches(&remote, 1);
     assert_eq!(batches(&pipeline.clone().workers(at(&fleet).local(Local::Share)), 1), expected);
     assert!(executor.runs.load(Ordering::Relaxed) > 10);
+    let of_rank = Arc::new(Executor::default());
+    let absent = Workers::at("127.0.0.1:9").unwrap().local(Local::Fallback);
+    let alone = with_functions_by(dir.path(), of_rank.clone()).workers(absent);
+    assert_eq!(batches(&alone, 1), expected);
+    assert!(of_rank.runs.load(Ordering::Relaxed) > 10);
     drop(fleet);
-    let stops = || executor.stops.load(Ordering::Relaxed);
-    let until = Instant::now() + Duration::from_secs(10);
-    while stops() < 2 && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(5)); // connections end in the background
-    }
-    assert_eq!(stops(), 2, "one recipe of each worker");
+    reaches(&executor.stops, 2); // connections end in the background
+    assert_eq!(executor.stops.load(Ordering::Relaxed), 2, "one recipe of each worker");
+}
+
+#[test]
+fn a_stream_that_ends_gives_up_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 100);
+    let stuck = Stuck::default();
+    let fleet = [running(dir.path(), Arc::new(stuck.clone()))];
+    let batches = with_functions(dir.path()).workers(at(&fleet)).rank(Rank::new(0, 1)).start().unwrap();
+    assert!(reaches(&stuck.runs, 1));
+    assert_eq!(stuck.given_up.load(Ordering::Relaxed), 0);
+    drop(batches);
+    assert!(reaches(&stuck.given_up, 1));
+}
+
+#[test]
+fn results_that_do_not_fit_are_refused_before_a_row_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    synth(dir.path(), 100);
+    let stuck = Stuck::default();
+    let fleet = [running(dir.path(), Arc::new(stuck.clone()))];
+    let mut large = spec();
+    large.steps[0].outputs[0].bytes = 1 << 30;
+    let pipeline =
+        pipeline(open(dir.path()), 16).functions(large, Arc::new(stuck.clone())).workers(at(&fleet));
+    let error = pipeline.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    assert!(error.message().contains("whose results of map_rows(sums) take"), "{error}");
+    assert!(error.message().contains("workers send at most 268435456 bytes: use a smaller batch"), "{error}");
+    assert_eq!(stuck.runs.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -127,7 +222,7 @@ fn functions_that_fail_name_the_sample() {
     let dir = tempfile::tempdir().unwrap();
     synth(dir.path(), 100);
     let executor = Arc::new(Executor::default());
-    let fleet = [running(dir.path(), &executor)];
+    let fleet = [running(dir.path(), executor.clone())];
     let raising = with_functions(dir.path()).on_error(OnError::Raise).workers(at(&fleet));
     let error = raising.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
     assert_eq!(error.kind(), ErrorKind::BadSample);
@@ -147,7 +242,7 @@ fn workers_without_an_interpreter_refuse_functions() {
     assert!(error.message().contains("map_rows(sums)"), "{error}");
     assert!(error.message().contains("python -m feedstock worker --allow-code"), "{error}");
     let [first] = alone;
-    let both = [first, running(dir.path(), &executor)];
+    let both = [first, running(dir.path(), executor.clone())];
     let (some, one) = (pipeline.clone().workers(at(&both)), pipeline.clone().workers(at(&both[1..])));
     assert_eq!(batches(&some, 1), batches(&one, 1));
     let error = pipeline.rank(Rank::new(0, 1)).start().err().unwrap();
@@ -158,21 +253,25 @@ fn workers_without_an_interpreter_refuse_functions() {
 }
 
 #[test]
-fn code_beyond_this_machine_needs_a_token_and_encryption() {
+fn code_needs_a_token_and_beyond_this_machine_encryption() {
     let dir = tempfile::tempdir().unwrap();
-    let executor: Arc<dyn RowExecutor> = Arc::new(Executor::default());
-    for (listen, is_refused) in [("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
+    let start = |listen: &str, token: Option<Token>| {
+        let code: Arc<dyn RowExecutor> = Arc::new(Executor::default());
         let options = WorkerOptions {
             listen: listen.into(),
             insecure: true,
-            code: Some(executor.clone()),
+            code: Some(code),
+            token,
             ..options(dir.path())
         };
-        let started = Worker::start(options);
-        assert_eq!(started.is_err(), is_refused);
-        if let Err(error) = started {
-            assert!(error.message().contains("a token (--token-file) and TLS"), "{error}");
-            assert!(error.message().contains("--insecure does not replace them"), "{error}");
-        }
+        Worker::start(options).err().map(|error| error.message().to_owned())
+    };
+    assert_eq!(start("127.0.0.1:0", Some(token())), None);
+    let error = start("127.0.0.1:0", None).unwrap();
+    assert!(error.contains("that runs code (--allow-code) needs a token (--token-file)"), "{error}");
+    for (token, missing) in [(None, "a token (--token-file) and TLS"), (Some(token()), "that needs TLS")] {
+        let error = start("0.0.0.0:0", token).unwrap();
+        assert!(error.contains(missing), "{error}");
+        assert!(error.contains("--insecure does not replace them"), "{error}");
     }
 }

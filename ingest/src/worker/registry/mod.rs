@@ -91,14 +91,8 @@ struct OpenedRecipe {
 }
 
 impl OpenedRecipe {
-    /// The schema of what Flight clients get, who cannot get results of functions.
+    /// The schema of what Flight clients get.
     fn schema(&self) -> Result<SchemaRef> {
-        if let Some(functions) = &self.recipe.functions {
-            return Err(Error::config(format!(
-                "lanes with results of {functions} are for feedstock's own loaders; Arrow Flight clients can read pipelines \
-                 without executor=\"worker\""
-            )));
-        }
         let dataset = &self.recipe.dataset;
         let rides = unmapped(dataset.block_reader().schema(), dataset, &self.maps)?;
         let outputs = self.maps.iter().map(|map| (map.output.clone(), map.chain.output().clone()));
@@ -274,7 +268,7 @@ impl Registry {
         let (Some(held), Some(spec)) = (held, &opened.recipe.functions) else { return Ok(lane) };
         let tensors =
             opened.maps.iter().map(|map| (map.output.clone(), map.chain.output().clone())).collect();
-        let (functions, dataset) = (held.0.clone(), opened.recipe.dataset.clone());
+        let (functions, dataset) = (held.lane()?, opened.recipe.dataset.clone());
         let run = FunctionsRun { tensors, fields: spec.fields()?, functions, dataset };
         Ok(Box::new(FunctionsLane::new(lane, run, held)))
     }
@@ -287,11 +281,26 @@ impl Registry {
             return Ok(Some(held));
         }
         let code = self.code.as_ref().ok_or_else(|| not_allowed(spec))?;
-        let held = Arc::new(Held(code.load(spec, opened.recipe.seed(), self.engine.threads())?));
+        let held = Arc::new(Held::new(code.load(spec, opened.recipe.seed(), self.engine.threads())?));
         *loaded = Arc::downgrade(&held);
         let former = self.held.lock().unwrap_or_else(PoisonError::into_inner).replace(held.clone());
-        drop(former); // without the lock: it may wait for the interpreter
+        drop(former); // without the lock
         Ok(Some(held))
+    }
+
+    /// Ends the functions of all recipes and their processes; rows under way are given up.
+    pub(crate) fn stop_functions(&self) {
+        let last = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opened: Vec<Arc<OpenedRecipe>> = self
+            .known()
+            .values()
+            .filter_map(|known| known.opened.as_ref()?.peek()?.as_ref().ok().cloned())
+            .collect();
+        // Without a wait for those that are being loaded.
+        let used = opened.iter().filter_map(|opened| opened.functions.try_lock().ok()?.upgrade());
+        for held in last.into_iter().chain(used) {
+            held.stop();
+        }
     }
 
     /// Whether the data set of a recipe is opened again because its catalog may be out of date; `opened` is what
@@ -315,6 +324,7 @@ impl Registry {
 
     /// A lane for a Flight client: of everything, as one rank.
     pub(crate) async fn flight(self: &Arc<Self>, ticket: LaneTicket) -> Result<Option<FlightLane>> {
+        self.check_for_flight(&ticket.plan)?;
         let Some(opened) = self.known_and_opened(&ticket.plan).await? else { return Ok(None) };
         let this = self.clone();
         aside("opening a lane", move || this.start_flight(&opened, &ticket)).await?.map(Some)
@@ -322,8 +332,21 @@ impl Registry {
 
     /// The schema of a recipe's lanes for Flight, and their number.
     pub(crate) async fn facts(self: &Arc<Self>, id: &PlanId) -> Result<Option<(SchemaRef, u32)>> {
+        self.check_for_flight(id)?;
         let Some(opened) = self.known_and_opened(id).await? else { return Ok(None) };
         Ok(Some((opened.schema()?, opened.lanes()?)))
+    }
+
+    /// Refuses recipes whose results Flight clients cannot get, before anything of them is opened or loaded.
+    fn check_for_flight(&self, id: &PlanId) -> Result<()> {
+        let known = self.known();
+        match known.get(id).and_then(|known| known.spec.functions.as_ref()) {
+            Some(functions) => Err(Error::config(format!(
+                "lanes with results of {functions} are for feedstock's own loaders; Arrow Flight clients can read pipelines \
+                 without executor=\"worker\""
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Opens the data set of a recipe; false if the recipe is not known (any more).

@@ -5,7 +5,8 @@ use crate::run::job::Job;
 use crate::run::large::{Spare, Whose};
 use crate::run::planner::Planner;
 use crate::run::share::Sharing;
-use crate::wire::{LaneRequest, STEP_ROWS};
+use crate::wire::{HEAD_BYTES, LaneRequest, STEP_ROWS};
+use crate::worker::functions::STEPS;
 use crate::worker::lane::EngineLane;
 use crate::{Error, ErrorKind, Result};
 use feedstock_dataset::{Cursor, Plan};
@@ -65,6 +66,7 @@ impl Registry {
             prefetch_bytes: u64::MAX, // what is reserved is the limit
             sample_bytes,
         };
+        check_results(opened, &job)?;
         let most_bytes = most_bytes.max(job.budget_bytes);
         Ok(self.run(opened, job, places, overdue.min(places), most_bytes)?)
     }
@@ -154,11 +156,35 @@ impl Registry {
     }
 }
 
-/// Bytes of finished rows of fixed size that wait to be sent at most. Those of ragged rows cannot be predicted.
-fn made_bytes(opened: &OpenedRecipe, job: &Job, places: u32) -> u64 {
+/// Refuses steps whose results of functions are more than a frame may have, before any row runs.
+fn check_results(opened: &OpenedRecipe, job: &Job) -> Result<()> {
+    let Some(functions) = &opened.recipe.functions else { return Ok(()) };
+    let rows = rows_of_step(job);
+    let bytes = rows.saturating_mul(functions.row_bytes());
+    if bytes > u64::from(HEAD_BYTES) {
+        return Err(Error::config(format!(
+            "a step of {rows} rows whose results of {functions} take {bytes} bytes; workers send at most {HEAD_BYTES} bytes: \
+             use a smaller batch"
+        )));
+    }
+    Ok(())
+}
+
+/// The rows of one stream in a step, at about.
+fn rows_of_step(job: &Job) -> u64 {
     let rows = job.shape.rows().min(job.plan.len());
     let strands = job.strands.as_ref().map_or(0, |strands| strands.len() as u64);
-    let rows = rows.saturating_mul(strands).div_ceil(u64::from(job.plan.strands().count()).max(1));
+    rows.saturating_mul(strands).div_ceil(u64::from(job.plan.strands().count()).max(1))
+}
+
+/// Bytes of finished rows of fixed size that wait to be sent at most, and of steps that functions run. Those of ragged rows
+/// cannot be predicted.
+fn made_bytes(opened: &OpenedRecipe, job: &Job, places: u32) -> u64 {
+    let rows = rows_of_step(job);
     let row_bytes: usize = opened.maps.iter().map(|map| map.chain.output().bytes()).sum();
-    rows.saturating_mul(row_bytes as u64).saturating_mul(u64::from(places))
+    let made = rows.saturating_mul(row_bytes as u64).saturating_mul(u64::from(places));
+    let Some(functions) = &opened.recipe.functions else { return made };
+    // Rows and results of each step twice: here, and in the memory that processes of functions share.
+    let step_bytes = rows.saturating_mul((row_bytes as u64).saturating_add(functions.row_bytes()));
+    made.saturating_add(step_bytes.saturating_mul(2 * STEPS as u64))
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,15 @@ class Inputs:
     def lengths_of(self, row: int) -> dict[str, tuple[int, int]]:
         """Returns axis and length of the padded columns of a row."""
         return {name: (axis, lengths[row]) for name, (axis, lengths) in self.lengths.items()}
+
+    def only(self, rows: Sequence[int]) -> Inputs:
+        """Returns those of these rows."""
+        index = np.asarray(rows, np.int64)
+        return Inputs(
+            {name: array[index] for name, array in self.arrays.items()},
+            {name: [values[row] for row in rows] for name, values in self.lists.items()},
+            {name: (axis, [of[row] for row in rows]) for name, (axis, of) in self.lengths.items()},
+        )
 
     def listed_of(self, row: int) -> dict[str, Any]:
         """Returns a row's texts, bytes and nested values."""
@@ -57,12 +66,15 @@ class Rows:
     position: int
     ids: Sequence[int]
     lengths: dict[str, tuple[int, Sequence[int]]] = field(default_factory=dict)
+    #: Rows that have failed, in the library or in a function. No further function gets them; see ``substituted``.
+    bad: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, batch: _feedstock.Batch, output: str) -> Rows:
         """Returns a batch in the form ``output``, "numpy" or "torch". Columns are views of the batch."""
         columns = batch.torch(ids=True) if output == "torch" else batch.numpy(ids=True)
         rows = cls(columns, batch.epoch, batch.position, batch.sample_ids.tolist())
+        rows.bad.update(batch.substitutes())
         for name, column in columns.items():
             if name in RESERVED or isinstance(column, list):
                 continue
@@ -115,6 +127,13 @@ class Rows:
         }
         return Rows(columns, self.epoch, self.position, [self.ids[row] for row in rows], lengths)
 
+    def substituted(self) -> Rows:
+        """Gives rows that have failed the content of their nearest good row, if there is one, and returns the batch."""
+        sources = nearest_good(len(self.ids), self.bad) if self.bad else None
+        if sources is not None:
+            self.substitute(sources)
+        return self
+
     def substitute(self, sources: Sequence[int]) -> None:
         """Gives every row the content of the row that ``sources`` names. Ids stay; new arrays hold the columns."""
         index = np.asarray(sources, np.int64)
@@ -150,7 +169,7 @@ def _numpy(tensor: Any, name: str, step: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def nearest_good(rows: int, bad: Mapping[int, Any]) -> list[int] | None:
+def nearest_good(rows: int, bad: Container[int]) -> list[int] | None:
     """Returns for each row itself or, if it is bad, the nearest good row; None if no row is good."""
     good = [row for row in range(rows) if row not in bad]
     if not good:
@@ -159,3 +178,10 @@ def nearest_good(rows: int, bad: Mapping[int, Any]) -> list[int] | None:
         min(good, key=lambda other, row=row: abs(other - row)) if row in bad else row  # type: ignore[misc]
         for row in range(rows)
     ]
+
+
+def spread(array: np.ndarray[Any, Any], places: Sequence[int], rows: int) -> np.ndarray[Any, Any]:
+    """Returns an array of ``rows`` rows: those of ``array`` at ``places``, and zeros."""
+    spread = np.zeros((rows, *array.shape[1:]), array.dtype)
+    spread[places] = array
+    return spread

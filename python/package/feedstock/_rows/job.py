@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 
 class ClosedError(Exception):
-    """The loader was closed while rows were under way. No caller gets it."""
+    """The loader was closed while rows were under way, or these were given up. No caller gets it."""
 
 
 @dataclass
@@ -63,6 +64,11 @@ class Job:
             self.error = self.error or error
             self._done.set()
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no caller waits for its rows any more."""
+        return self.error is not None
+
     def is_done(self, seconds: float) -> bool:
         """Waits for all rows, at most ``seconds``; returns whether none is left."""
         return self._done.wait(seconds)
@@ -73,3 +79,37 @@ class Job:
         if self.error is not None:
             raise self.error
         return self.failures
+
+
+class Asker:
+    """One who has rows run, and may give up those under way."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: list[Job] = []
+        self._has_ended = False
+
+    @contextmanager
+    def waits_for(self, job: Job) -> Iterator[None]:
+        """Within it, ``give_up`` ends ``job``.
+
+        Raises:
+            ClosedError: All was given up.
+        """
+        with self._lock:
+            if self._has_ended:
+                raise ClosedError
+            self._jobs.append(job)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._jobs = [other for other in self._jobs if other is not job]
+
+    def give_up(self) -> None:
+        """Ends the jobs under way and all later ones with ``ClosedError``."""
+        with self._lock:
+            self._has_ended = True
+            jobs = list(self._jobs)
+        for job in jobs:
+            job.fail(ClosedError())

@@ -30,7 +30,7 @@ STUCK_SECONDS = 10.0
 # Seconds between looks at the row under way, and at the process where the kernel has no descriptors of processes.
 _LOOK_SECONDS, _POLL_SECONDS = 1.0, 0.05
 
-# Seconds that an idle process has to end after its connection was closed.
+# Seconds that an idle process has to end after its connection was closed, and another one after its rows were given up.
 _GRACE_SECONDS = 2.0
 
 # One thread each: the CPUs have a process each.
@@ -64,6 +64,7 @@ class RowProcess:
         start: The message that gives it the function.
         timeout: Seconds after which a row is killed; None: never.
         sample_of: Returns the sample of the row that runs, for log messages.
+        is_given_up: Whether no caller waits for the rows that run.
         limits: Limits of the process.
     """
 
@@ -73,9 +74,12 @@ class RowProcess:
         start: Start,
         timeout: float | None,
         sample_of: Callable[[int], str],
+        is_given_up: Callable[[], bool],
         limits: Limits = NO_LIMITS,
     ) -> None:
         self._step, self._timeout, self._sample_of = step, timeout, sample_of
+        self._is_given_up = is_given_up
+        self._given_up_since: float | None = None
         self._mapped: set[int] = set()
         self._stuck_since = 0.0  # when the row that was logged as stuck began
         self._killed: str | None = None  # why this process killed it
@@ -127,6 +131,7 @@ class RowProcess:
         """
         if message is not None:
             self._send(message)
+        self._given_up_since = None
         poll = select.poll()
         watched = [self._connection.fileno(), *self._outputs]
         watched += [] if self._ended is None else [self._ended]
@@ -201,7 +206,13 @@ class RowProcess:
         return _LOOK_SECONDS if self._timeout is None else min(_LOOK_SECONDS, max(self._timeout / 10, 0.01))
 
     def _look(self) -> None:
-        """Logs a row that is stuck, and kills one that is over the timeout."""
+        """Logs a row that is stuck, and kills one that is over the timeout or was given up."""
+        if self._is_given_up():
+            now = time.monotonic()
+            self._given_up_since = self._given_up_since or now
+            if now - self._given_up_since >= _GRACE_SECONDS:
+                self.kill("was killed, since no caller waited for its rows")
+            return
         row, begun = self._progress.read()
         if row is None:
             return

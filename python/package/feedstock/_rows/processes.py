@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from feedstock._rows.columns import Inputs
-from feedstock._rows.job import ClosedError, Job
+from feedstock._rows.job import Asker, ClosedError, Job
 from feedstock._rows.layout import Column, Layout, layout_of_results, write_inputs
 from feedstock._rows.limits import NO_LIMITS, Limits
 from feedstock._rows.messages import Ran, Run, Start, Started, Tried, Try
@@ -38,6 +38,9 @@ log = logging.getLogger("feedstock.rows")
 # and at most 16, so that a lost process repeats few.
 _TASKS_PER_WORKER = 4
 _MOST_ROWS = 16
+
+# Seconds that a function may take to load.
+_LOAD_SECONDS = 60.0
 
 # Ends of processes between rows, one after another, after which another start would not help.
 _MOST_IDLE_ENDS = 3
@@ -148,19 +151,28 @@ class Processes:
         self._end.atexit = False
 
     def run(
-        self, inputs: Inputs, ids: Sequence[int], epoch: int, outputs: dict[str, Spec]
+        self,
+        inputs: Inputs,
+        ids: Sequence[int],
+        epoch: int,
+        outputs: dict[str, Spec],
+        asker: Asker | None = None,
     ) -> tuple[dict[str, Any], dict[int, str]]:
-        """Returns the results, rows first, and the reasons of rows without one."""
+        """Returns the results, rows first, and the reasons of rows without one.
+
+        ``asker`` may give the rows up. Those that run then have 2 s to end before their process is killed.
+        """
         rows = len(ids)
         layout, size = layout_of_results(outputs, rows)
         area = self._areas.take(size)
         job = Job(ids, epoch)
         batch = _Batch(job, write_inputs(inputs, rows, self._areas), (area, layout), outputs)
         most = max(1, min(_MOST_ROWS, rows // (_TASKS_PER_WORKER * self._workers)))
-        self._submit(
-            [_Task(job, list(range(at, min(at + most, rows))), batch) for at in range(0, rows, most)]
-        )
-        failures = job.wait()  # after an error, a process may still write: the areas are not used again
+        with (asker or Asker()).waits_for(job):
+            self._submit(
+                [_Task(job, list(range(at, min(at + most, rows))), batch) for at in range(0, rows, most)]
+            )
+            failures = job.wait()  # after an error, a process may still write: the areas are not used again
         self._areas.give_back(batch.inputs[0])
         lent = self._areas.lend(area)
         results = {
@@ -192,10 +204,16 @@ class Processes:
         """Starts one process and has it load the function.
 
         Raises:
-            ConfigError: It cannot load the function.
+            ConfigError: It cannot load the function, ends, or takes more than 60 s.
         """
         task = _Task(Job([0], 0), [])
         self._submit([task], drivers=1)
+        if not task.job.is_done(_LOAD_SECONDS):
+            message = (
+                f"{self._shared.step}: a new process has not loaded the function after {_LOAD_SECONDS:g} s; do less "
+                "while its modules are imported and its objects unpickled"
+            )
+            task.job.fail(ConfigError(message))  # the process is killed
         task.job.wait()
 
     def end(self) -> None:
@@ -251,7 +269,8 @@ class _Driver:
             try:
                 if self._shared.closing.is_set():
                     raise ClosedError
-                self._serve(task)
+                if not task.job.is_given_up:
+                    self._serve(task)
             except BaseException as error:
                 task.job.fail(error)
             del task
@@ -268,13 +287,16 @@ class _Driver:
             self._shared.processes.pop(self._number, None)
             if self._shared.closing.is_set():
                 raise ClosedError from None
-            self._lost(task, end)
+            if not task.job.is_given_up:
+                self._lost(task, end)
 
     def _process(self) -> RowProcess:
         process = self._shared.processes.get(self._number)
         if process is None:
             shared = self._shared
-            process = RowProcess(shared.step, shared.start, shared.timeout, self._sample_of, shared.limits)
+            process = RowProcess(
+                shared.step, shared.start, shared.timeout, self._sample_of, self._is_given_up, shared.limits
+            )
             shared.processes[self._number] = process
             if shared.closing.is_set():
                 process.kill()
@@ -288,6 +310,9 @@ class _Driver:
 
     def _sample_of(self, row: int) -> str:
         return "a row" if self._job is None else self._job.name(row)
+
+    def _is_given_up(self) -> bool:
+        return self._job is not None and self._job.is_given_up
 
     def _answer(self, task: _Task, process: RowProcess) -> None:
         job = task.job
@@ -315,6 +340,11 @@ class _Driver:
         step, row = self._shared.step, end.row
         if row is None:
             self._idle_ends += 1
+            if self._idle_ends > _MOST_IDLE_ENDS and not task.rows:
+                raise ConfigError(
+                    f"{step}: {_MOST_IDLE_ENDS + 1} new processes ended while they loaded the function; the last "
+                    f"{end.how}"
+                )
             if self._idle_ends > _MOST_IDLE_ENDS:
                 raise InternalError(
                     f"{step}: {_MOST_IDLE_ENDS + 1} processes ended between rows; the last {end.how}"

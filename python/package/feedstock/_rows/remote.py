@@ -1,6 +1,6 @@
 """Functions of rows on a worker. ``python/src/functions.rs`` calls it.
 
-    rank: sent() ──JSON in the recipe──▶ worker: load() ──▶ Functions.run(), for each step of each stream
+    rank: sent() ──JSON in the recipe──▶ worker: load() ──▶ Functions.lane() of each stream ──▶ Lane.run() of each step
 
 A worker runs functions in the same processes as a rank, with the same rows and generators: results have the same bytes.
 """
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feedstock._rows.columns import Rows
-from feedstock._rows.job import ClosedError
+from feedstock._rows.columns import Rows, spread
+from feedstock._rows.job import Asker, ClosedError
 from feedstock._rows.limits import Limits
 from feedstock._rows.processes import Processes
 from feedstock._rows.spec import Spec, TensorSpec
@@ -41,8 +41,13 @@ _Tensor = tuple[str, str, Sequence[int], "int | None", Sequence[int], bytearray]
 
 
 def interpreter() -> str:
-    """Returns what code depends on: cloudpickle writes byte code, which other versions of Python cannot read."""
-    return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+    """Returns what code and bytes depend on.
+
+    Other versions of Python cannot read the byte code that cloudpickle writes. Others of NumPy may draw other numbers,
+    and pickle arrays in another way.
+    """
+    python = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+    return f"{python}, numpy {'.'.join(np.__version__.split('.')[:2])}"
 
 
 def sent(stages: Sequence[Stage]) -> str:
@@ -110,19 +115,20 @@ def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functi
         spec: The description, as JSON.
         seed: The seed of the ops.
         threads: Processes of a function that names no number.
-        memory_bytes: What each process may allocate; None: no limit.
+        memory_bytes: What each process may allocate; None: this is a rank, whose processes have no limits.
 
     Raises:
-        ConfigError: A function cannot be loaded here, or is of another version of Python.
+        ConfigError: A function cannot be loaded here, or is of another version of Python or NumPy.
+        RetryableError: This machine has no memory or processes left for it.
     """
     described = json.loads(spec)
     if described["interpreter"] != interpreter():
         names = ", ".join(step["name"] for step in described["steps"])
         raise ConfigError(
             f"map_rows({names}) comes from {described['interpreter']}, and this worker ({platform.node()}) has "
-            f"{interpreter()}; run the same version of Python on ranks and workers"
+            f"{interpreter()}; run the same versions of Python and NumPy on ranks and workers"
         )
-    limits = Limits(memory_bytes, _SECRETS)
+    limits = None if memory_bytes is None else Limits(memory_bytes, _SECRETS)
     steps = []
     for number, step in enumerate(described["steps"]):
         name = f"map_rows({step['name']})"
@@ -144,10 +150,19 @@ def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functi
     try:
         for one in steps:
             one.processes.start_one()
+    except (OSError, MemoryError) as error:
+        functions.stop()
+        raise _lacking(steps, error) from error
     except BaseException:
         functions.stop()
         raise
     return functions
+
+
+def _lacking(steps: Sequence[_Step], error: OSError | MemoryError) -> RetryableError:
+    """Returns the error of a machine that lacks something; another one may have it."""
+    names = ", ".join(step.name for step in steps)
+    return RetryableError(f"the worker {platform.node()} cannot run {names}: {type(error).__name__}: {error}")
 
 
 class Functions:
@@ -155,6 +170,23 @@ class Functions:
 
     def __init__(self, steps: Sequence[_Step]) -> None:
         self._steps = steps
+
+    def lane(self) -> Lane:
+        """Returns what runs the rows of one stream."""
+        return Lane(self._steps)
+
+    def stop(self) -> None:
+        """Ends the processes; rows under way are given up."""
+        for step in self._steps:
+            step.processes.end()
+
+
+class Lane:
+    """Runs the rows of one stream, some batches at a time. Threads may share it."""
+
+    def __init__(self, steps: Sequence[_Step]) -> None:
+        self._steps = steps
+        self._asker = Asker()
 
     def run(
         self, epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]
@@ -171,38 +203,37 @@ class Functions:
             The bytes of each result, of all rows; and the rows without a result, with the reason.
 
         Raises:
-            RetryableError: The functions were stopped.
+            RetryableError: The functions were stopped, the rows were given up, or this machine lacks something.
         """
         rows = _rows(epoch, ids, tensors, columns)
         left = list(range(len(ids)))  # rows that have not failed
         failures: list[tuple[int, str]] = []
         results: dict[str, np.ndarray[Any, Any]] = {}
+        steps = self._steps
         try:
-            for step in self._steps:
+            if not steps:
+                raise ClosedError  # given up
+            for step in steps:
                 made, failed = step.processes.run(
-                    rows.inputs(step.inputs, step.name), rows.ids, epoch, step.outputs
+                    rows.inputs(step.inputs, step.name), rows.ids, epoch, step.outputs, self._asker
                 )
                 for name, array in made.items():
-                    results[name] = array if len(left) == len(ids) else _spread(array, left, len(ids))
+                    results[name] = array if len(left) == len(ids) else spread(array, left, len(ids))
                 rows.replace(made, "numpy")
                 if failed:
                     failures += [(left[row], f"{step.name} {reason}") for row, reason in failed.items()]
                     good = [row for row in range(len(left)) if row not in failed]
                     rows, left = rows.only(good), [left[row] for row in good]
         except ClosedError:
-            raise RetryableError("the worker has stopped the functions; ask another one") from None
+            raise RetryableError("the worker has given up these rows; ask another one") from None
+        except (OSError, MemoryError) as error:
+            raise _lacking(steps, error) from error
         return [array.tobytes() for array in results.values()], sorted(failures)
 
-    def stop(self) -> None:
-        """Ends the processes; rows under way are given up."""
-        for step in self._steps:
-            step.processes.end()
-
-
-def _spread(array: np.ndarray[Any, Any], places: Sequence[int], rows: int) -> np.ndarray[Any, Any]:
-    spread = np.zeros((rows, *array.shape[1:]), array.dtype)
-    spread[places] = array
-    return spread
+    def give_up(self) -> None:
+        """Ends calls that are under way. Rows that run have 2 s to end before their process is killed."""
+        self._asker.give_up()
+        self._steps = ()
 
 
 def _rows(epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]) -> Rows:

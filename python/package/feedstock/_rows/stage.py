@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from feedstock._rows.columns import Rows, nearest_good
+from feedstock._rows.columns import Rows, spread
 from feedstock._rows.function import RowFunction
 from feedstock._rows.pickling import pickled
 from feedstock._rows.processes import Processes
 from feedstock._rows.skips import Skips
-from feedstock._rows.spec import Spec, check_name, spec_of
+from feedstock._rows.spec import Spec, TensorSpec, check_name, spec_of
 from feedstock._rows.threads import Threads
 from feedstock.errors import ConfigError, SampleError
 
@@ -100,22 +100,36 @@ class Stage:
         return rows
 
     def __call__(self, rows: Rows) -> Rows:
-        """Returns a batch with the function's columns.
+        """Returns a batch with the function's columns. ``Rows.substituted`` fills bad rows after the last stage.
 
         Raises:
             SampleError: The function failed on a sample, and bad samples are not skipped.
         """
-        assert self._executor is not None
-        assert self.outputs is not None
-        inputs = rows.inputs(self.function.inputs, str(self))
-        results, failures = self._executor.run(inputs, rows.ids, rows.epoch, self.outputs)
-        del inputs
+        results, failures = self._run(rows)
         if failures and self._skips is None:
             raise self._error(rows, failures)
         if failures:
-            self._substitute(rows, results, failures)
+            self._leave_out(rows, results, failures)
         self._put(rows, results)
         return rows
+
+    def _run(self, rows: Rows) -> tuple[dict[str, Any], dict[int, str]]:
+        """Runs the function on the rows that have not failed; others have zeros."""
+        assert self._executor is not None
+        assert self.outputs is not None
+        inputs = rows.inputs(self.function.inputs, str(self))
+        if not rows.bad:
+            return self._executor.run(inputs, rows.ids, rows.epoch, self.outputs)
+        count = len(rows.ids)
+        good = [row for row in range(count) if row not in rows.bad]
+        if not good:
+            specs = {name: spec for name, spec in self.outputs.items() if isinstance(spec, TensorSpec)}
+            return {name: np.zeros((count, *spec.shape), spec.dtype) for name, spec in specs.items()}, {}
+        ids = [rows.ids[row] for row in good]
+        results, failures = self._executor.run(inputs.only(good), ids, rows.epoch, self.outputs)
+        # All are arrays: texts are of items, before which no row fails.
+        spreads = {name: spread(column, good, count) for name, column in results.items()}
+        return spreads, {good[row]: reason for row, reason in failures.items()}
 
     def _put(self, rows: Rows, results: Mapping[str, Any]) -> None:
         rows.replace(results, self._output)
@@ -130,18 +144,14 @@ class Stage:
     def _reason(self, rows: Rows, row: int, failure: str) -> str:
         return f"sample {rows.ids[row]} of epoch {rows.epoch}: {self} {failure}"
 
-    def _substitute(self, rows: Rows, results: Mapping[str, Any], failures: Mapping[int, str]) -> None:
-        """Gives bad rows the content of their nearest good row; zeros and empty texts if there is none."""
+    def _leave_out(self, rows: Rows, results: Mapping[str, Any], failures: Mapping[int, str]) -> None:
+        """Notes bad rows; their results are zeros."""
         assert self._skips is not None
         bad = sorted(failures)
-        sources = nearest_good(len(rows.ids), failures)
-        if sources is not None:
-            rows.substitute(sources)
         for column in results.values():
             if isinstance(column, np.ndarray):
-                column[bad] = 0 if sources is None else column[[sources[row] for row in bad]]
-            elif sources is not None:
-                column[:] = [column[source] for source in sources]
+                column[bad] = 0  # the memory may have been another batch's
+        rows.bad.update(bad)
         counted = rows.invalidate(bad)
         reasons = [(rows.ids[row], self._reason(rows, row, failures[row])) for row in counted]
         self._skips.add(rows.place, reasons)

@@ -104,8 +104,8 @@ class RowSteps:
             return stage
         first = self.stages[0]
         if isinstance(first, ItemStage):
-            return lambda rows: first.rebuilt(stage(rows).columns)
-        return lambda rows: stage(rows).columns
+            return lambda rows: first.rebuilt(stage(rows).substituted().columns)
+        return lambda rows: stage(rows).substituted().columns
 
     def open(self, dataset: _feedstock.Dataset, native: _feedstock.Loader, probe: _Probe) -> None:
         """Finds dtypes and shapes of results that are not declared, by running the first sample of the data set.
