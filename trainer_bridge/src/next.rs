@@ -5,6 +5,7 @@ use crate::batch::Batch;
 
 /// The result of a bounded wait for a batch.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is moved once a step, which costs less than an allocation")]
 pub enum Next {
     /// The next batch.
     Batch(Batch),
