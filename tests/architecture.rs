@@ -128,7 +128,7 @@ fn only_the_command_line_and_the_test_kit_are_programs() {
 #[test]
 fn the_wheel_of_the_tests_has_the_features_of_the_tests() {
     let libraries = |edges: &str, selection: &[&str]| -> BTreeSet<(String, String)> {
-        let form = ["tree", "--offline", "--edges", edges, "--prefix", "none", "--format", "{p}|{f}"];
+        let form = ["tree", "--locked", "--edges", edges, "--prefix", "none", "--format", "{p}|{f}"];
         let split = |line: &str| {
             let (package, features) = line.split_once('|').unwrap();
             (package.to_owned(), features.trim_end_matches(" (*)").to_owned())
