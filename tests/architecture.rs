@@ -133,7 +133,7 @@ fn the_wheel_of_the_tests_has_the_features_of_the_tests() {
             let (package, features) = line.split_once('|').unwrap();
             (package.to_owned(), features.trim_end_matches(" (*)").to_owned())
         };
-        cargo(&[&form, selection].concat()).lines().map(split).collect()
+        cargo(&[&form, selection].concat()).lines().filter(|line| !line.is_empty()).map(split).collect()
     };
     let tests = ["--workspace", "--exclude", "feedstock-python", "--all-features"];
     let tests = libraries("normal,build,dev", &tests);
