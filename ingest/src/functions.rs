@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub const RESULT_PREFIX: &str = "map_rows:";
 
 /// One result at most, as for rows of chains.
-const RESULT_BYTES: u64 = 1 << 30;
+const RESULT_BYTES: u32 = 1 << 30;
 
 /// Functions that run on each row after all maps, in order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -101,10 +101,8 @@ impl FunctionsSpec {
     /// `BadConfig` if a result has no bytes, or more than 1 GiB a row.
     pub fn fields(&self) -> Result<Vec<Arc<Field>>> {
         let field = |output: &FunctionOutput| {
-            let bytes = i32::try_from(output.bytes)
-                .ok()
-                .filter(|bytes| (1..=RESULT_BYTES).contains(&u64::from(output.bytes)) && *bytes > 0);
-            let bytes = bytes.ok_or_else(|| {
+            let is_sent = (1..=RESULT_BYTES).contains(&output.bytes);
+            let bytes = i32::try_from(output.bytes).ok().filter(|_| is_sent).ok_or_else(|| {
                 let message = format!(
                     "the result '{}' of {self} has {} bytes a row; workers send results of 1 byte to {RESULT_BYTES} bytes",
                     output.name, output.bytes

@@ -8,6 +8,7 @@ use feedstock::workers::{
     FunctionsSpec, RowExecutor, RowFunctions, RowLane, RowResults, RowStep, RowTensor, columns_of_functions,
 };
 use feedstock::{Error, ErrorKind, Numbers, Result};
+use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
 use std::sync::Arc;
@@ -137,17 +138,19 @@ fn described<'py>(py: Python<'py>, tensor: &RowTensor<'_>) -> PyResult<Bound<'py
     })?;
     let spec = tensor.spec;
     let lengths = tensor.lengths.clone();
-    let described = (tensor.name, dtype_of(spec.dtype), spec.shape.clone(), spec.ragged_axis, lengths, bytes);
+    let described =
+        (tensor.name, dtype_of(spec.dtype)?, spec.shape.clone(), spec.ragged_axis, lengths, bytes);
     Ok(described.into_pyobject(py)?.into_any())
 }
 
 /// NumPy's name.
-fn dtype_of(dtype: DType) -> &'static str {
+fn dtype_of(dtype: DType) -> PyResult<&'static str> {
     match dtype {
-        DType::U8 => "uint8",
-        DType::U16 => "uint16",
-        DType::I64 => "int64",
-        _ => "float32",
+        DType::U8 => Ok("uint8"),
+        DType::U16 => Ok("uint16"),
+        DType::I64 => Ok("int64"),
+        DType::F32 => Ok("float32"),
+        _ => Err(PyNotImplementedError::new_err(format!("functions get no columns of {dtype:?}"))),
     }
 }
 

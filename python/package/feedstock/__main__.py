@@ -19,9 +19,8 @@ def main() -> None:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        code
-    )  # an exit of the interpreter would end threads of the library that wait for it in the middle of a call
+    # An exit of the interpreter would end threads of the library that wait for it in the middle of a call.
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -95,8 +95,7 @@ def boxes(
     Boxes go through the ops as torchvision's ``BoundingBoxes`` do: after each op, a box is the smallest one around its
     corners, cut off at the image's edges. A box is dropped if it is smaller than the limits, if nothing of it is in the
     image after some op, if its centre is outside of the part that ``random_iou_crop`` cuts out, or if its width or
-    height is negative. A list with NaN or another count of numbers is a bad
-    sample.
+    height is negative. A list with NaN or another count of numbers is a bad sample.
 
     Args:
         format: What the 4 numbers are, in the column and in the result: ``"xyxy"`` is left, top, right, bottom;

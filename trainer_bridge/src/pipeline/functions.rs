@@ -13,8 +13,7 @@ impl Pipeline {
     ///
     /// Functions are outside of `ops_hash`: cursors do not depend on them.
     ///
-    /// The Python package uses it; there is no interpreter in this crate. A pipeline with functions needs
-    /// [`workers`](Self::workers).
+    /// It is for the Python package, which has an interpreter. A pipeline with functions needs [`workers`](Self::workers).
     #[must_use]
     pub fn functions(mut self, functions: FunctionsSpec, executor: Arc<dyn RowExecutor>) -> Self {
         self.recipe.functions = Some(Arc::new(functions));

@@ -385,9 +385,8 @@ impl Registry {
             places: FLIGHT_PLACES,
             overdue: 0,
         };
-        let schema = opened.schema()?;
         let lane = self.start(opened, request).map_err(Error::from)?;
-        Ok(FlightLane { schema, lane: Box::new(lane) })
+        Ok(FlightLane { schema: opened.schema()?, lane: Box::new(lane) })
     }
 
     /// Returns what opens a recipe, once for all who ask. It is a separate task, which goes on when those who ask hang up: a
