@@ -47,6 +47,10 @@ pub(crate) struct Command {
     /// [default: 64 MiB, at most 1/16 of --memory-bytes].
     #[arg(long, value_name = "BYTES")]
     row_index_bytes: Option<u64>,
+    /// The worker's share of the work relative to other workers, 1 to 4096: a worker of 8 serves twice as many rows as a
+    /// worker of 4 [default: --threads].
+    #[arg(long, value_name = "UNITS", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    capacity: Option<u32>,
     /// PEM file: the worker's certificate, followed by its certificate chain.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -124,6 +128,7 @@ impl Command {
         options.listen.clone_from(&self.listen);
         options.allow.clone_from(&self.allow);
         options.threads = Some(common.threads());
+        options.capacity = self.capacity;
         options.memory_bytes = self.memory_bytes;
         options.decoder_memory = self.decoder_memory;
         options.row_index_bytes = self.row_index_bytes;

@@ -234,6 +234,8 @@ impl Loader {
         values.set_item("ops_seconds", engine.ops_time.as_secs_f64())?;
         values.set_item("hedges", engine.hedges)?;
         values.set_item("hedged_samples", engine.hedged_samples)?;
+        values.set_item("workers", engine.workers)?;
+        values.set_item("spare_workers", engine.spare_workers)?;
         values.set_item("resident_bytes", engine.resident_bytes)?;
         values.set_item("peak_resident_bytes", engine.peak_resident_bytes)?;
         values.set_item("waited_seconds", stats.waited.as_secs_f64())?;

@@ -251,6 +251,14 @@ def test_the_memory_budget_fits_the_limit(values: Object, expected: int) -> None
 
 
 @pytest.mark.parametrize(
+    ("values", "expected"), [({}, None), ({"capacity": 0}, None), ({"capacity": 8}, "8")]
+)
+def test_capacity_is_passed_if_it_is_set(values: Object, expected: str | None) -> None:
+    (worker,) = one(rendered(values), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert flags(worker["args"]).get("capacity") == expected
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"replicas": "four"}, "/replicas"),
@@ -259,6 +267,8 @@ def test_the_memory_budget_fits_the_limit(values: Object, expected: int) -> None
         ({"catalog": {"place": "folder"}}, "catalog.claim"),
         ({"catalog": {"place": "bucket"}}, "/catalog/place"),
         ({"memory": {"limit": "8G"}}, "/memory/limit"),
+        ({"capacity": 4097}, "/capacity"),
+        ({"capacity": 1.5}, "/capacity"),
         ({"threads": 95}, "less than 128 MiB"),
         ({"memory": {"budgetBytes": 9 * 2**30}}, "more than memory.limit"),
         ({"autoscaling": {"enabled": True, "minReplicas": 17}}, "maxReplicas"),
@@ -338,6 +348,7 @@ def test_prometheus_gets_the_status_of_a_worker(imagenet: Path, metrics: ModuleT
     assert after["feedstock_worker_samples_total"] >= samples == 200
     assert after["feedstock_worker_busy_seconds_total"] > 0
     assert after["feedstock_worker_threads"] == 1
+    assert after["feedstock_worker_capacity"] == 1
     assert after["feedstock_worker_draining"] == 0
 
 

@@ -170,6 +170,9 @@ def test_shares_of_a_rank() -> None:
     assert waited.look(62, {"waited_seconds": 0.2, "samples": 16}) == pytest.approx(0.05)
     slow_function = {"waited_seconds": 2.3, "waited_map_python_seconds": 2.0, "samples": 24}
     assert waited.look(64, slow_function) == pytest.approx(0.05), "workers do not run map_python's functions"
+    spare = {"waited_seconds": 1.4, "waited_map_python_seconds": 0.0, "samples": 32, "spare_workers": 5}
+    assert waited.look(66, spare) is None, "its ranks have all the workers that they use"
+    assert waited.look(66, {**spare, "spare_workers": 0}) is not None
 
 
 # Placement

@@ -12,7 +12,7 @@ use std::time::Duration;
 pub const MAGIC: &[u8] = b"feedstck";
 
 /// The protocol version of this release.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Bytes before a message: its length and the checksum of that.
 pub const MESSAGE_HEAD_BYTES: usize = 8;

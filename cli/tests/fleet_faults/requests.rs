@@ -175,7 +175,7 @@ fn requests_with_absurd_numbers() {
         ("/open/strands", json!([u32::MAX])),
         ("/open/strands", json!([])),
         ("/open/strands", json!([7])),
-        ("/open/strands", json!([4_096])),
+        ("/open/strands", json!([16_384])),
         ("/open/budget_bytes", json!(u64::MAX)),
         ("/open/budget_bytes", json!(0)),
         ("/open/most_bytes", json!(u64::MAX)),

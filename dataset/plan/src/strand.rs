@@ -8,13 +8,14 @@ use std::collections::BTreeSet;
 /// Minimum parts of an order.
 const LEAST_PARTS: u32 = 64;
 
-/// Maximum strands of an order of at most that many lanes. 500 workers then have 8 or 9 each.
-const MOST_STRANDS: u32 = 4096;
+/// Maximum strands of an order of at most that many lanes. 1,000 workers then have 16 or 17 each: the largest share is 1.04 × the
+/// mean. With 4,096 strands it would be 1.22 ×.
+const MOST_STRANDS: u32 = 1 << 14;
 
 /// How an order is cut into strands.
 ///
 /// ```text
-/// order ─▶ lanes ─▶ parts: a lane's blocks in turn, 64 of all lanes or more ─▶ strands: a part's blocks in turn, some 4,096
+/// order ─▶ lanes ─▶ parts: a lane's blocks in turn, 64 of all lanes or more ─▶ strands: a part's blocks in turn, some 16,384
 /// ```
 /// A part is a lane. An order may have fewer than 64 lanes (small data sets; without a shuffle there is one). Then a lane's
 /// blocks are dealt out in turn to several parts, because its window spans few blocks, and a hash would share them out
@@ -30,9 +31,9 @@ const MOST_STRANDS: u32 = 4096;
 /// # let input = PlanInput { block_starts: [0, 4, 8].into(), selection: None, data, filter: None, encoded_bytes: 8_000, access: Access::Blocks };
 /// let strands = |shuffle| Plan::new(input.clone(), &shuffle).map(|plan| plan.strands());
 /// let unshuffled = strands(Shuffle::none())?; // its one lane is dealt out to 64 parts
-/// assert_eq!((unshuffled.parts(), unshuffled.count()), (64, 4096));
-/// let of_lanes = strands(Shuffle::seeded(7).lanes(3))?; // 22 parts a lane, of 62 strands each
-/// assert_eq!((of_lanes.parts(), of_lanes.count()), (66, 4092));
+/// assert_eq!((unshuffled.parts(), unshuffled.count()), (64, 16_384));
+/// let of_lanes = strands(Shuffle::seeded(7).lanes(3))?; // 22 parts a lane, of 248 strands each
+/// assert_eq!((of_lanes.parts(), of_lanes.count()), (66, 16_368));
 /// # Ok::<(), feedstock_base::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Which worker serves which strand: rendezvous hashing with bounded loads, a pure function of the workers' names.
+//! Which worker serves which strand: rendezvous hashing with bounded loads, a pure function of the workers' names and capacities.
 //!
 //! ```text
 //! part ─▶ the worker that ranks first ─▶ once that one has its share: what is left of the part to the next one
@@ -7,7 +7,8 @@
 //! eighth of the strands move besides those that were its own; since all shares change, all streams are opened again. Each whole part
 //! has nearly the same number of rows of each step, but each strand has not, so workers get whole parts where their shares allow it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// The strands of each part, in the order in which they are given away. The blocks of a window are on neighbouring strands, so the
 /// order is that of the reversed bits of their numbers in the part: the first few are spread over all.
@@ -41,18 +42,18 @@ impl Parts {
     }
 }
 
-/// By strand, which of `members` serves it. The same members in any order give the same answer, and
-/// their numbers of strands differ by at most one.
+/// By strand, which of `members`, given with the units of their capacities, serves it. Each member's number of strands is in
+/// proportion to its units, to within one.
 ///
 /// Each part ranks the members by a hash of both (highest random weight, Thaler and Ravishankar 1998) and takes the first ones that
 /// have room left (bounded loads, Mirrokni, Thorup and Zadimoghaddam 2018).
-pub(super) fn assign<'a>(members: &BTreeSet<&'a str>, parts: &Parts) -> Vec<&'a str> {
+pub(super) fn assign<'a>(members: &BTreeMap<&'a str, u32>, parts: &Parts) -> Vec<&'a str> {
     if members.is_empty() {
         return Vec::new();
     }
-    let (equal, more) = (parts.strands / members.len(), parts.strands % members.len());
-    let share = |(at, name): (usize, &&'a str)| Share::of(name, equal + usize::from(at < more));
-    let mut shares: Vec<Share<'a>> = members.iter().enumerate().map(share).collect();
+    let rooms = rooms(members.values().copied(), parts.strands);
+    let mut shares: Vec<Share<'a>> =
+        members.keys().zip(rooms).map(|(name, room)| Share::of(name, room)).collect();
     let mut chosen = vec![""; parts.strands];
     for (part, strands) in (0..).zip(&parts.of_parts) {
         let mut left = strands.as_slice();
@@ -66,6 +67,23 @@ pub(super) fn assign<'a>(members: &BTreeSet<&'a str>, parts: &Parts) -> Vec<&'a 
         }
     }
     chosen
+}
+
+/// Returns the number of strands of each member: the whole part of its quota, and one more for the members whose quotas lose
+/// most by that (largest remainders, Hamilton 1792), the first ones among equals.
+fn rooms(units: impl Iterator<Item = u32> + Clone, strands: usize) -> Vec<usize> {
+    let total = units.clone().map(u64::from).sum::<u64>().max(1);
+    let quota = |units: u32| u64::from(units) * strands as u64; // of this, one strand is `total`
+    let mut rooms: Vec<usize> =
+        units.clone().map(|units| usize::try_from(quota(units) / total).unwrap_or(strands)).collect();
+    let left = strands.saturating_sub(rooms.iter().sum());
+    let mut lost: Vec<(Reverse<u64>, usize)> =
+        units.enumerate().map(|(at, units)| (Reverse(quota(units) % total), at)).collect();
+    lost.sort_unstable();
+    for (_, at) in lost.into_iter().take(left) {
+        rooms[at] += 1;
+    }
+    rooms
 }
 
 /// Returns which of the members that have room ranks first for a part.
@@ -83,16 +101,26 @@ struct Share<'a> {
 
 impl<'a> Share<'a> {
     fn of(name: &'a str, room: usize) -> Self {
-        Self { name, hash: twox_hash::XxHash64::oneshot(0, name.as_bytes()), room }
+        Self { name, hash: hash_of(name), room }
     }
 
-    /// A hash of the member and a part: a step of splitmix64.
+    /// A hash of the member and a part.
     fn weight(&self, part: u64) -> u64 {
-        let mut z = self.hash.wrapping_add(part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mixed(self.hash, part)
     }
+}
+
+/// A hash of a member's name.
+pub(super) fn hash_of(name: &str) -> u64 {
+    twox_hash::XxHash64::oneshot(0, name.as_bytes())
+}
+
+/// A hash of a member's hash and a number: a step of splitmix64.
+pub(super) fn mixed(hash: u64, number: u64) -> u64 {
+    let mut z = hash.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -100,15 +128,67 @@ mod tests {
     use super::*;
 
     const PARTS: u32 = 64;
-    const OF_PART: u32 = 64;
+    const OF_PART: u32 = 256;
 
     fn names(n: usize) -> Vec<String> {
         (0..n).map(|i| format!("10.0.0.{i}:7117")).collect()
     }
 
+    fn parts() -> Parts {
+        Parts::of((0..PARTS * OF_PART).map(|strand| strand % PARTS))
+    }
+
     fn of(names: &[String]) -> Vec<&str> {
-        let parts = Parts::of((0..PARTS * OF_PART).map(|strand| strand % PARTS));
-        assign(&names.iter().map(String::as_str).collect(), &parts)
+        assign(&names.iter().map(|name| (name.as_str(), 8)).collect(), &parts())
+    }
+
+    /// The number of strands of each member.
+    fn counts<'a>(chosen: &[&'a str]) -> BTreeMap<&'a str, usize> {
+        let mut counts = BTreeMap::new();
+        chosen.iter().for_each(|name| *counts.entry(*name).or_default() += 1);
+        counts
+    }
+
+    fn moved(before: &[&str], after: &[&str]) -> usize {
+        before.iter().zip(after).filter(|(before, after)| before != after).count()
+    }
+
+    #[test]
+    fn shares_are_in_proportion_to_capacities() {
+        let all = names(300);
+        for units in [[1, 1, 1, 1], [8, 8, 8, 8], [4, 8, 16, 32], [3, 5, 7, 96]] {
+            let members: BTreeMap<&str, u32> =
+                all.iter().enumerate().map(|(at, name)| (name.as_str(), units[at % 4])).collect();
+            let total: u32 = members.values().sum();
+            let chosen = assign(&members, &parts());
+            let counts = counts(&chosen);
+            for (name, units) in members {
+                let quota = f64::from(PARTS * OF_PART) * f64::from(units) / f64::from(total);
+                let own = counts.get(name).copied().unwrap_or(0) as f64;
+                assert!((own - quota).abs() < 1.0, "{name} has {own} strands, not {quota:.2}");
+            }
+        }
+        // Only ratios count, so equal capacities are no capacities.
+        let one: BTreeMap<&str, u32> = all.iter().map(|name| (name.as_str(), 1)).collect();
+        assert_eq!(assign(&one, &parts()), of(&all));
+    }
+
+    #[test]
+    fn few_strands_move_when_a_capacity_changes() {
+        for n in [2_usize, 5, 24, 70, 1000] {
+            let all = names(n);
+            let mut members: BTreeMap<&str, u32> = all.iter().map(|name| (name.as_str(), 8)).collect();
+            let before = assign(&members, &parts());
+            members.insert(&all[n / 2], 4);
+            let after = assign(&members, &parts());
+            let least = counts(&before)[&*all[n / 2]] - counts(&after)[&*all[n / 2]];
+            let most = least + before.len() / 8;
+            assert!(
+                moved(&before, &after) <= most,
+                "{} of {n} moved, {least} had to",
+                moved(&before, &after)
+            );
+        }
     }
 
     #[test]
@@ -126,15 +206,14 @@ mod tests {
             // A member whose share is full leaves the rest of one part.
             assert!(split.count() <= n, "too many parts are split among {n}");
         }
-        assert!(assign(&BTreeSet::new(), &Parts::of([0])).is_empty());
+        assert!(assign(&BTreeMap::new(), &Parts::of([0])).is_empty());
     }
 
     #[test]
     fn few_strands_move_when_a_worker_joins() {
         for n in 1..80 {
             let (before, after) = (names(n), names(n + 1));
-            let moved =
-                of(&before).iter().zip(of(&after)).filter(|(before, after)| **before != *after).count();
+            let moved = moved(&of(&before), &of(&after));
             let strands = (PARTS * OF_PART) as usize;
             let least = strands / (n + 1);
             assert!(moved <= least + strands / 8, "{moved} moved from {n} to {}, {least} had to", n + 1);
@@ -164,7 +243,7 @@ mod tests {
     #[test]
     fn a_strand_each_is_a_part_each() {
         let all = names(3);
-        let chosen = assign(&all.iter().map(String::as_str).collect(), &Parts::of(0..16));
+        let chosen = assign(&all.iter().map(|name| (name.as_str(), 8)).collect(), &Parts::of(0..16));
         let mut loads: Vec<usize> =
             all.iter().map(|name| chosen.iter().filter(|member| *member == name).count()).collect();
         loads.sort_unstable();

@@ -3,9 +3,9 @@
 use super::dispatch::HERE;
 use super::members::Workers;
 use crate::wire::{
-    ALPN_ROWS, Answer, Ask, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Versions, Welcome,
-    WorkerStatus, agree, read_greeting, read_length, read_message, read_text, release, write_greeting,
-    write_message,
+    ALPN_ROWS, Answer, Ask, Capacity, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Versions,
+    Welcome, WorkerStatus, agree, read_greeting, read_length, read_message, read_text, release,
+    write_greeting, write_message,
 };
 use crate::worker::{Serve, serve};
 use crate::{Error, ErrorKind, Result};
@@ -107,12 +107,15 @@ impl Connect for Network {
     }
 }
 
+/// A connection over which both sides have greeted.
+pub(crate) struct Greeted {
+    pub(crate) io: Box<dyn Io>,
+    /// What the worker published of its capacity.
+    pub(crate) capacity: Option<Capacity>,
+}
+
 /// A connection to `member` over which both sides have greeted; the shortest way there is.
-pub(crate) async fn greeted(
-    connect: &dyn Connect,
-    member: &str,
-    token: Option<&Token>,
-) -> Result<Box<dyn Io>> {
+pub(crate) async fn greeted(connect: &dyn Connect, member: &str, token: Option<&Token>) -> Result<Greeted> {
     let greeting = async {
         let io = connect.connect(member).await?;
         greet(io, member, token).await
@@ -122,13 +125,15 @@ pub(crate) async fn greeted(
         Error::new(ErrorKind::Retryable, message)
     };
     let (io, welcome) = timeout(CONNECT_TIMEOUT, greeting).await.map_err(late)??;
-    let Some(path) = welcome.unix.filter(|path| is_ours(path)) else { return Ok(io) };
+    let capacity = welcome.capacity;
+    let Some(path) = welcome.unix.filter(|path| is_ours(path)) else { return Ok(Greeted { io, capacity }) };
     let shorter = async {
         let io = connect.unix(&path).await?;
         let (io, other) = greet(io, member, token).await.ok()?;
         (other.instance == welcome.instance).then_some(io)
     };
-    Ok(timeout(UNIX_TIMEOUT, shorter).await.ok().flatten().unwrap_or(io))
+    let io = timeout(UNIX_TIMEOUT, shorter).await.ok().flatten().unwrap_or(io);
+    Ok(Greeted { io, capacity })
 }
 
 /// Whether an address is this machine's own.
@@ -175,7 +180,7 @@ pub(crate) async fn status(
     member: &str,
     token: Option<&Token>,
 ) -> Result<WorkerStatus> {
-    let mut io = greeted(connect, member, token).await?;
+    let mut io = greeted(connect, member, token).await?.io;
     let asked = async {
         write_message(&mut io, &Ask::Status).await?;
         read_message(&mut io, MESSAGE_BYTES).await

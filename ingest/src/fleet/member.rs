@@ -5,6 +5,7 @@
 //! answer. A run whose members all refuse or are down has no hope, with one exception: a member that is down, but has served
 //! before, while none of those that refuse has. What is wrong is then theirs, and the one that is down may come back.
 
+use crate::wire::Capacity;
 use crate::{Error, ErrorKind};
 use std::time::Duration;
 
@@ -15,14 +16,38 @@ const BACKOFF_MAX: Duration = Duration::from_secs(15);
 /// After this long without a failure, the earlier failures of a member no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30);
 
+/// Whether a member has the data set of this run open, as far as this rank has heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Readiness {
+    /// It has not said. It is given rows if no member is ready, and opens the data set for them.
+    #[default]
+    Unknown,
+    /// It is on standby and gets nothing to do: the job has workers enough, or it has just been listed.
+    Standby,
+    /// It opens the data set, and gets nothing to do until then.
+    Cold,
+    /// It has said that it has the data set open.
+    Ready,
+}
+
+/// Why a member is about to go. It serves on until others can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Going {
+    Drains,
+    /// It is not listed any more.
+    Unlisted,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Member {
     /// Until when it is left alone; `None`: it is up.
     suspect: Option<Duration>,
     /// It is being probed.
     probing: bool,
-    /// It opens the data set, while others serve.
-    is_cold: bool,
+    readiness: Readiness,
+    /// Since when it is asked to open the data set, apart from any stream.
+    warming: Option<Duration>,
+    going: Option<Going>,
     failures: u32,
     /// When the last of them was.
     failed: Duration,
@@ -33,14 +58,16 @@ pub(super) struct Member {
     down: Option<Duration>,
     /// It has brought rows in this run.
     has_served: bool,
-    /// It has had the data set open in this run.
-    has_opened: bool,
     /// Bytes a second of its stream while that owed rows last; `None` while it is left alone.
     rate: Option<f64>,
     /// It was left alone because it was slow, and has brought nothing in good time since.
     was_slow: bool,
     /// What one row takes it, on average of what it brought lately.
     row_time: Option<Duration>,
+    /// What it published last of its capacity.
+    capacity: Option<Capacity>,
+    /// When it was last asked for that.
+    asked: Option<Duration>,
 }
 
 /// A refusal, and when it was.
@@ -53,18 +80,71 @@ struct Refused {
 }
 
 impl Member {
+    /// A member that gets nothing to do yet.
+    pub(super) fn standing_by() -> Self {
+        Self { readiness: Readiness::Standby, ..Self::default() }
+    }
+
+    /// Whether rows may be requested from it.
     pub(super) fn is_up(&self) -> bool {
-        self.suspect.is_none() && !self.is_cold
+        self.is_there() && matches!(self.readiness, Readiness::Unknown | Readiness::Ready)
+    }
+
+    /// Whether it is not left alone, be it ready or not.
+    pub(super) fn is_there(&self) -> bool {
+        self.suspect.is_none()
+    }
+
+    /// Whether it is there and up, and has said that it has the data set open.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_there() && self.has_opened()
+    }
+
+    /// Whether rows may be requested from it although it has not said that it has the data set open.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.is_there() && self.readiness == Readiness::Unknown
+    }
+
+    /// Whether it is on standby.
+    pub(super) fn is_standby(&self) -> bool {
+        self.is_there() && self.readiness == Readiness::Standby
     }
 
     /// Whether it opens the data set, and gets nothing to do until then.
     pub(super) fn is_cold(&self) -> bool {
-        self.is_cold
+        self.readiness == Readiness::Cold
+    }
+
+    /// Whether it has had the data set open, so that opening another stream takes no time.
+    pub(super) fn has_opened(&self) -> bool {
+        self.readiness == Readiness::Ready
+    }
+
+    /// It gets nothing to do.
+    pub(super) fn stands_by(&mut self) {
+        self.readiness = Readiness::Standby;
+    }
+
+    /// Rows may be requested from it, though whether it is ready is not known.
+    pub(super) fn may_be_asked(&mut self) {
+        self.readiness = Readiness::Unknown;
     }
 
     /// It gets nothing to do until it has the data set open.
     pub(super) fn cools(&mut self) {
-        (self.suspect, self.probing, self.is_cold) = (None, false, true);
+        (self.suspect, self.probing, self.readiness) = (None, false, Readiness::Cold);
+    }
+
+    /// It is asked to open the data set. False if it is asked already.
+    pub(super) fn warms(&mut self, now: Duration) -> bool {
+        let is_new = self.warming.is_none();
+        self.warming = self.warming.or(Some(now));
+        is_new
+    }
+
+    /// Since when it is asked to open the data set, apart from any stream.
+    pub(super) fn warming(&self) -> Option<Duration> {
+        self.warming
     }
 
     /// What is known to be wrong with it.
@@ -72,25 +152,33 @@ impl Member {
         self.error.as_ref()
     }
 
-    /// Whether it has had the data set open, so that opening another stream takes no time.
-    pub(super) fn has_opened(&self) -> bool {
-        self.has_opened
-    }
-
-    /// It opens the data set, again if it had it open before.
+    /// A stream waits until it has the data set open, again if it had it open before.
     pub(super) fn is_opening(&mut self) {
-        self.has_opened = false;
+        if self.readiness == Readiness::Ready {
+            self.readiness = Readiness::Unknown;
+        }
     }
 
-    /// It has the data set open. While it is cold, an earlier stream may report that; it still gets nothing to do.
+    /// It has the data set open. An earlier stream of one that gets nothing to do may report that, which changes nothing.
     pub(super) fn opened(&mut self) {
-        self.has_opened = true;
+        if self.readiness == Readiness::Unknown {
+            self.readiness = Readiness::Ready;
+        }
     }
 
-    /// It was cold, and has the data set open.
+    /// It was asked to open the data set, and has it open.
     pub(super) fn warmed(&mut self) {
         self.is_back();
-        (self.has_opened, self.is_cold) = (true, false);
+        (self.readiness, self.warming) = (Readiness::Ready, None);
+    }
+
+    /// Why it is about to go; `None`: it stays.
+    pub(super) fn going(&self) -> Option<Going> {
+        self.going
+    }
+
+    pub(super) fn set_going(&mut self, going: Option<Going>) {
+        self.going = going;
     }
 
     /// The rate at which its rows come, or came last.
@@ -123,6 +211,29 @@ impl Member {
         self.row_time = Some(self.row_time.map_or(row, |before| (before + row) / 2));
     }
 
+    /// What it published of its capacity; `None`: nothing yet.
+    pub(super) fn capacity(&self) -> Option<Capacity> {
+        self.capacity
+    }
+
+    /// It has published this, unless that was before what is known.
+    pub(super) fn published(&mut self, capacity: Capacity) {
+        let is_newer = |known: Capacity| capacity.generation >= known.generation;
+        if self.capacity.is_none_or(is_newer) {
+            self.capacity = Some(capacity);
+        }
+    }
+
+    /// When it was last asked for its capacity.
+    pub(super) fn asked(&self) -> Option<Duration> {
+        self.asked
+    }
+
+    /// It is asked for its capacity now.
+    pub(super) fn ask(&mut self, now: Duration) {
+        self.asked = Some(now);
+    }
+
     /// It is left alone for a while.
     pub(super) fn suspect(&mut self, now: Duration, error: Option<Error>) {
         self.rate = None;
@@ -135,7 +246,8 @@ impl Member {
     /// One of its streams, of which `streams` were opened so far, has ended before its time. Returns whether it refuses.
     pub(super) fn lost(&mut self, now: Duration, error: Error, streams: u64) -> bool {
         let refuses = error.kind() != ErrorKind::Retryable;
-        (self.has_opened, self.is_cold) = (false, false); // it may be another process next time
+        // It may be another process next time.
+        (self.readiness, self.warming, self.going) = (Readiness::Unknown, None, None);
         if refuses {
             self.down = None;
             self.refused = Some(Refused { error: error.clone(), at: now, streams });
@@ -200,7 +312,7 @@ pub(super) fn hopeless<'a>(mut members: impl Iterator<Item = &'a Member> + Clone
     let one_has_served = refusals.any(|(member, _)| member.has_served);
     let is_lost = |member: &Member| {
         let is_down = member.down.is_some_and(|at| at >= first.at);
-        !member.is_cold && member.refused.is_some() || is_down && (one_has_served || !member.has_served)
+        !member.is_cold() && member.refused.is_some() || is_down && (one_has_served || !member.has_served)
     };
     members.all(is_lost).then_some(&first.error)
 }

@@ -19,11 +19,13 @@ mod member;
 mod members;
 mod progress;
 mod run;
+mod selection;
 mod silence;
 #[cfg(test)]
 mod simulation;
 mod stream;
 mod warm;
+mod weights;
 
 pub use dispatch::Local;
 pub use members::Workers;

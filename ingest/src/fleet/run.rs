@@ -1,18 +1,19 @@
 //! The driver of a rank's run over workers: it walks the plan, lends places to streams, and does the dispatch's actions.
 
-use super::connect::{Connect, status};
+use super::connect::{Connect, Greeted, greeted, status};
 use super::dispatch::{Action, Dispatch, HERE, RowsOfStrands, StreamId};
 use super::gathering::{FleetEvent, Gathering};
 use super::hedge::TICK;
 use super::members::{WORKERS_MAX, WorkerAddresses, Workers};
 use super::progress::Counters;
+use super::selection::Selection;
 use super::stream::{self, Opening, StreamEvent, Task};
 use super::warm::{Introduction, warm};
 use crate::run::handle::Offers;
 use crate::run::job::{Destination, Sink};
 use crate::run::stats::{RunStatus, Stage, Waiting};
 use crate::run::walk::Walk;
-use crate::wire::{LaneRequest, PlanId};
+use crate::wire::{Capacity, LaneRequest, PlanId};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{Step, StrandSet, Strands};
@@ -36,7 +37,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 const PLACES: u32 = 4;
 
 /// Workers that a rank has open the data set at once.
-const WARM_UPS: usize = 32;
+const WARM_UPS: usize = 64;
 
 /// A job whose rows workers make.
 pub(crate) struct FleetJob<D> {
@@ -73,8 +74,10 @@ pub(crate) struct FleetDriver<D: Destination> {
     stream_sender: UnboundedSender<(StreamId, StreamEvent)>,
     probed: UnboundedSender<(String, Result<()>)>,
     probes: UnboundedReceiver<(String, Result<()>)>,
-    warmed: UnboundedSender<(String, Result<()>)>,
-    warm_ups: UnboundedReceiver<(String, Result<()>)>,
+    published: UnboundedSender<(String, Capacity)>,
+    capacities: UnboundedReceiver<(String, Capacity)>,
+    warmed: UnboundedSender<(String, Result<Option<Capacity>>)>,
+    warm_ups: UnboundedReceiver<(String, Result<Option<Capacity>>)>,
     warming: Arc<Semaphore>,
     source: watch::Receiver<WorkerAddresses>,
     found: UnboundedSender<Vec<String>>,
@@ -99,14 +102,19 @@ impl<D: Destination> FleetDriver<D> {
         let (own_events, events) = unbounded_channel(); // bounded by slots, see FleetEvent
         let (stream_sender, stream_events) = unbounded_channel(); // a few for each stream and step
         let (probed, probes) = unbounded_channel(); // one for each member
+        let (published, capacities) = unbounded_channel(); // one for each member
         let (warmed, warm_ups) = unbounded_channel(); // one for each member
         let (found, looked_up) = unbounded_channel(); // one at a time
         let strands = job.walk.plan().strands();
         let parts = (0..strands.count()).map(|strand| strands.part_of(strand));
         let next = job.walk.next();
+        let plan_id = PlanId::of(&job.introduction.spec)?;
+        let rank = job.walk.shape().rank;
+        let selection = Selection::of_job(rank.world_size, strands.parts(), plan_id.salt());
+        let dispatch = Dispatch::new(parts, job.workers.local_share());
         let driver = Self {
-            plan_id: PlanId::of(&job.introduction.spec)?,
-            dispatch: Dispatch::new(parts, job.workers.local_share()),
+            plan_id,
+            dispatch: dispatch.selecting(selection).asking_as(u64::from(rank.rank)),
             source: job.workers.source(),
             strands,
             started: Instant::now(),
@@ -121,6 +129,8 @@ impl<D: Destination> FleetDriver<D> {
             stream_sender,
             probed,
             probes,
+            published,
+            capacities,
             warmed,
             warm_ups,
             warming: Arc::new(Semaphore::new(WARM_UPS)),
@@ -157,6 +167,10 @@ impl<D: Destination> FleetDriver<D> {
                 Some((stream, event)) = self.stream_events.recv() => self.on_stream_event(stream, event),
                 Some((member, result)) = self.probes.recv() => Ok(self.dispatch.probed(self.now(), &member, result)),
                 Some(first) = self.warm_ups.recv() => Ok(self.warmed(first)),
+                Some((member, capacity)) = self.capacities.recv() => {
+                    self.dispatch.published(self.now(), &member, capacity);
+                    Ok(Vec::new())
+                }
                 changed = self.source.changed() => match changed {
                     Ok(()) => Ok(self.members()),
                     Err(_) => Ok(Vec::new()),
@@ -199,9 +213,24 @@ impl<D: Destination> FleetDriver<D> {
         let progress = self.streams.iter().map(|(&id, stream)| (id, stream.counters.progress()));
         let actions = self.dispatch.tick(self.now(), &progress.collect());
         let (hedges, rows) = self.dispatch.hedged();
+        let (used, spare) = self.dispatch.sizes();
+        self.job.shared.workers.store(used as u64, Ordering::Relaxed);
+        self.report_spare(spare);
         self.job.shared.hedges.store(hedges, Ordering::Relaxed);
         self.job.shared.hedged_samples.store(rows, Ordering::Relaxed);
         actions
+    }
+
+    /// Reports, once, that the job has more workers than it uses.
+    fn report_spare(&self, spare: usize) {
+        let before = self.job.shared.spare_workers.swap(spare as u64, Ordering::Relaxed);
+        if before == 0 && spare > 0 {
+            let used = self.job.shared.workers.load(Ordering::Relaxed);
+            tracing::info!(
+                "this job uses {used} workers, some 32 for each rank; {spare} more stand by for those that fail and would not \
+                 raise its throughput"
+            );
+        }
     }
 
     fn members(&mut self) -> Vec<Action> {
@@ -271,6 +300,12 @@ impl<D: Destination> FleetDriver<D> {
                 self.dispatch.opened(now, id);
                 Ok(Vec::new())
             }
+            StreamEvent::Capacity(capacity) => {
+                if let Some(name) = self.dispatch.member_of(id) {
+                    self.dispatch.published(now, &name, capacity);
+                }
+                Ok(Vec::new())
+            }
             StreamEvent::Received(index) => Ok(self.dispatch.received(now, id, index)),
             StreamEvent::Leaving => Ok(self.dispatch.leaving(now, id)),
             StreamEvent::Lost(error) => {
@@ -301,6 +336,7 @@ impl<D: Destination> FleetDriver<D> {
                     }
                 }
                 Action::Probe { member } => self.probe(member),
+                Action::Ask { member } => self.ask(member),
                 Action::Warm { member } => self.warm(member),
             }
         }
@@ -336,12 +372,19 @@ impl<D: Destination> FleetDriver<D> {
     }
 
     /// Some members have the data set open now, or cannot open it.
-    fn warmed(&mut self, first: (String, Result<()>)) -> Vec<Action> {
+    fn warmed(&mut self, first: (String, Result<Option<Capacity>>)) -> Vec<Action> {
         let mut all = vec![first];
         while let Ok(next) = self.warm_ups.try_recv() {
             all.push(next);
         }
-        self.dispatch.warmed(self.now(), all)
+        let now = self.now();
+        for (member, result) in &all {
+            if let Ok(Some(capacity)) = result {
+                self.dispatch.published(now, member, *capacity);
+            }
+        }
+        let all = all.into_iter().map(|(member, result)| (member, result.map(drop)));
+        self.dispatch.warmed(now, all.collect())
     }
 
     /// Returns what a worker is asked for: these strands, from `step` on.
@@ -412,6 +455,19 @@ impl<D: Destination> FleetDriver<D> {
             rows.filter(|(_, row)| stream.strands.contains(self.strands.of(row))).map(|(at, _)| at).collect();
         // A stream that has ended reports that, and its tasks go to others.
         let _ended = stream.tasks.send(Task { gathering: gathering.clone(), rows });
+    }
+
+    /// Asks a member for its capacity. If it does not answer, that is noticed when it is needed.
+    fn ask(&mut self, member: String) {
+        let (connect, published) = (self.job.connect.clone(), self.published.clone());
+        let token = self.job.workers.sent_token().cloned();
+        self.tasks.spawn(async move {
+            if let Ok(Greeted { capacity: Some(capacity), .. }) =
+                greeted(&*connect, &member, token.as_ref()).await
+            {
+                let _unheard = published.send((member, capacity));
+            }
+        });
     }
 
     fn probe(&mut self, member: String) {

@@ -1,6 +1,6 @@
 //! One stream of a rank: frames in, rows into their places.
 
-use super::connect::{Connect, OPENING_TIMEOUT, answer, broken, greeted, named, refused, within};
+use super::connect::{Connect, Greeted, OPENING_TIMEOUT, answer, broken, greeted, named, refused, within};
 use super::dispatch::StreamId;
 use super::gathering::{Claim, Gathering, Writing};
 use super::progress::Counters;
@@ -9,7 +9,7 @@ use super::warm::Introduction;
 use crate::memory::row::RowPlace;
 use crate::run::job::Destination;
 use crate::wire::{
-    Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
+    Answer, Ask, Capacity, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
     PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
 };
 use crate::{Error, ErrorKind, Result};
@@ -43,6 +43,8 @@ pub(crate) enum StreamEvent {
     Opened,
     /// The rows of this step are there.
     Received(u64),
+    /// The worker has published its capacity.
+    Capacity(Capacity),
     /// The worker wants to go.
     Leaving,
     /// The stream is over.
@@ -107,7 +109,10 @@ async fn open(
     let member = opening.member.as_str();
     let at_work = || report(StreamEvent::Opening);
     opening.counters.expect(1, 0); // at least, until the tensors' specs are there
-    let mut io = greeted(&**connect, member, opening.token.as_ref()).await?;
+    let Greeted { mut io, capacity } = greeted(&**connect, member, opening.token.as_ref()).await?;
+    if let Some(capacity) = capacity {
+        report(StreamEvent::Capacity(capacity));
+    }
     let mut introduced = false;
     loop {
         let ask = Ask::Open(Box::new(opening.request.clone()));
@@ -228,6 +233,9 @@ impl<'a> FrameReader<'a> {
             match Tag::read(&mut self.read).await? {
                 Tag::Alive => {}
                 Tag::Leaving => self.left(report)?,
+                Tag::Capacity => {
+                    report(StreamEvent::Capacity(read_message(&mut self.read, MESSAGE_BYTES).await?));
+                }
                 Tag::Rows => {
                     self.expect(FRAME_HEAD_BYTES as u64);
                     let frame = FrameHead::read(&mut self.read).await?;

@@ -1,7 +1,9 @@
 //! Telling a worker of a recipe, with the catalogs that it lacks, and having it open the data set before it is given rows.
 
-use super::connect::{Connect, DESCRIBING_TIMEOUT, OPENING_TIMEOUT, answer, greeted, refused, within};
-use crate::wire::{Answer, Ask, Io, Offered, PlanId, Token, write_message};
+use super::connect::{
+    Connect, DESCRIBING_TIMEOUT, Greeted, OPENING_TIMEOUT, answer, greeted, refused, within,
+};
+use crate::wire::{Answer, Ask, Capacity, Io, Offered, PlanId, Token, write_message};
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use bytes::Bytes;
 use feedstock_dataset::StoredCatalog;
@@ -23,14 +25,15 @@ pub(crate) struct Introduction {
     pub(crate) catalogs: Arc<[Option<StoredCatalog>]>,
 }
 
-/// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that.
+/// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that. Returns the
+/// capacity that it published.
 pub(crate) async fn warm(
     connect: Arc<dyn Connect>,
     member: &str,
     token: Option<&Token>,
     (plan, introduction): (&PlanId, &Introduction),
-) -> Result<()> {
-    let mut io = greeted(&*connect, member, token).await?;
+) -> Result<Option<Capacity>> {
+    let Greeted { mut io, capacity } = greeted(&*connect, member, token).await?;
     let mut introduced = introduction.has_catalogs();
     if introduced {
         // Another rank may have introduced itself and failed to send the catalogs.
@@ -39,7 +42,7 @@ pub(crate) async fn warm(
     loop {
         within(OPENING_TIMEOUT, member, write_message(&mut io, &Ask::Prepare(plan.clone()))).await?;
         match answer(&mut io, member, &|| ()).await? {
-            Answer::Prepared => return Ok(()),
+            Answer::Prepared => return Ok(capacity),
             Answer::Unknown if !introduced => {
                 introduced = true;
                 io = introduction.send(io, (&connect, member, token), &|| ()).await?;
@@ -99,7 +102,7 @@ impl Introduction {
         for number in wanted {
             if let Err(error) = self.send_catalog(&mut io, member, number, at_work).await {
                 tracing::info!("{member} has to build a catalog: {error}");
-                return greeted(connect, member, token).await; // tables may be half sent
+                return Ok(greeted(connect, member, token).await?.io); // tables may be half sent
             }
         }
         Ok(io)

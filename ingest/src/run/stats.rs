@@ -28,6 +28,10 @@ pub struct Stats {
     pub hedges: u64,
     /// Samples asked of two workers for that reason: at most 5 % of all, and four steps.
     pub hedged_samples: u64,
+    /// Workers whose rows the job requests; 0 without workers.
+    pub workers: u64,
+    /// Further workers, which stand by: each rank has some 32 already, so more of them would not raise throughput.
+    pub spare_workers: u64,
     /// Encoded bytes in memory now.
     pub resident_bytes: u64,
     /// The most encoded bytes that were in memory.
@@ -106,6 +110,8 @@ pub(crate) struct RunStatus {
     pub(crate) ops_ns: AtomicU64,
     pub(crate) hedges: AtomicU64,
     pub(crate) hedged_samples: AtomicU64,
+    pub(crate) workers: AtomicU64,
+    pub(crate) spare_workers: AtomicU64,
     pub(crate) resident_bytes: AtomicU64,
     pub(crate) peak_resident_bytes: AtomicU64,
     waiting: Mutex<Waiting>,
@@ -142,6 +148,8 @@ impl RunStatus {
             ops_time: Duration::from_nanos(get(&self.ops_ns)),
             hedges: get(&self.hedges),
             hedged_samples: get(&self.hedged_samples),
+            workers: get(&self.workers),
+            spare_workers: get(&self.spare_workers),
             resident_bytes: get(&self.resident_bytes),
             peak_resident_bytes: get(&self.peak_resident_bytes),
         }

@@ -169,6 +169,7 @@ mod tests {
     };
     use super::*;
     use crate::Error;
+    use crate::wire::Capacity;
     use feedstock_dataset::{Rank, StepShape, StepSize, Tail};
     use serde_json::json;
 
@@ -266,6 +267,7 @@ mod tests {
             ops_version: 3,
             instance: "a-1".into(),
             unix: Some("/tmp/a.sock".into()),
+            capacity: Some(Capacity { units: 8, generation: 1_790_000_000_000 }),
             refused,
         };
         flip_greeting(&welcome(None)).await;

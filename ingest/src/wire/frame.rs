@@ -54,6 +54,8 @@ pub(crate) enum Tag {
     Alive = 0x33,
     /// The worker wants to go: ask elsewhere for the next steps.
     Leaving = 0x55,
+    /// What share of the strands the worker wants has changed; a message has the capacity.
+    Capacity = 0x3C,
     /// The next rows will never come; a message has the reason.
     Failed = 0x69,
     /// There are no more.
@@ -63,7 +65,7 @@ pub(crate) enum Tag {
 impl Tag {
     pub(crate) async fn read(io: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let byte = io.read_u8().await?;
-        [Self::Rows, Self::Alive, Self::Leaving, Self::Failed, Self::End]
+        [Self::Rows, Self::Alive, Self::Leaving, Self::Capacity, Self::Failed, Self::End]
             .into_iter()
             .find(|tag| *tag as u8 == byte)
             .ok_or_else(|| garbage(format!("a frame that begins with byte {byte}")))

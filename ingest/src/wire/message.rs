@@ -1,5 +1,6 @@
 //! Control messages, which are sent as JSON (`control.rs`).
 
+use super::capacity::Capacity;
 use super::control::Greeting;
 use super::secure::Token;
 use crate::{Error, ErrorKind, RecipeSpec, SampleContext};
@@ -10,7 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Raised whenever a message or a frame changes its meaning. If the two sides have different ones, they refuse each other.
-pub(crate) const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 6;
 
 /// The first bytes of a connection that is not HTTP.
 pub(crate) const MAGIC: &[u8; 8] = b"feedstck";
@@ -18,7 +19,7 @@ pub(crate) const MAGIC: &[u8; 8] = b"feedstck";
 /// A greeting at most. Strangers may send one: 4,096 connections of them are 64 MiB.
 pub(crate) const HELLO_BYTES: u32 = 16 << 10;
 
-/// A control message at most: a request names up to a few thousand strands.
+/// A control message at most: a request names up to 16,384 strands, in 100 kB.
 pub(crate) const MESSAGE_BYTES: u32 = 1 << 20;
 
 /// Rows of a global step at most, six times the largest batch known of: listing a padded one takes 60 MB of the worker.
@@ -43,6 +44,11 @@ impl PlanId {
             .map_err(|e| Error::new(ErrorKind::Bug, format!("cannot describe the plan: {e}")))?;
         let half = |seed| twox_hash::XxHash64::oneshot(seed, &text);
         Ok(Self(format!("{:016x}{:016x}", half(0), half(1))))
+    }
+
+    /// A number that differs between recipes.
+    pub(crate) fn salt(&self) -> u64 {
+        twox_hash::XxHash64::oneshot(0, self.0.as_bytes())
     }
 }
 
@@ -128,6 +134,9 @@ pub(crate) struct Welcome {
     /// A socket in the file system at which the same process answers those on its host.
     #[serde(default)]
     pub(crate) unix: Option<PathBuf>,
+    /// Its share of the strands, relative to other workers. `None`: the median of them.
+    #[serde(default)]
+    pub(crate) capacity: Option<Capacity>,
     /// Why it does not serve this rank.
     #[serde(default)]
     pub(crate) refused: Option<Failure>,
@@ -271,6 +280,13 @@ pub struct WorkerStatus {
     /// Seconds that these threads have spent on rows since the worker started, added up.
     #[serde(default)]
     pub busy_s: f64,
+    /// Its share of the strands relative to other workers: a worker of 8 serves twice the strands of a worker of 4. 0: the worker is
+    /// of a release that does not report it.
+    #[serde(default)]
+    pub capacity: u32,
+    /// The generation of `capacity`, which rises when it changes: milliseconds since 1970.
+    #[serde(default)]
+    pub capacity_generation: u64,
 }
 
 /// An error on its way to the other side.

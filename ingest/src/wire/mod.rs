@@ -3,7 +3,7 @@
 //! ```text
 //! rank                                             worker
 //!  │ MAGIC, Hello {protocol, token}                   │
-//!  │ ◀──────────────────── Welcome {instance} or Refused: both name protocol, ops version and release
+//!  │ ◀──────────────────── Welcome {instance, capacity} or Refused: both name protocol, ops version and release
 //!  │ Open {plan, cursor, shape, strands}              │
 //!  │ ◀──────────────────────────── Unknown: not told of this plan yet
 //!  │ Describe {recipe}, then Open again               │
@@ -12,7 +12,7 @@
 //!  │ ◀──────────────────────────── empty messages, every 500 ms, until data set, catalog and ops are ready: not yet
 //!  │ ◀──────────────────────────── Opened: from now on rows can be late; the tensors, then frames without end:
 //!  │     Rows: an Arrow IPC batch of what rides along, then each row's tensor bytes as they stand in a slot
-//!  │     Alive every 500 ms without rows · Leaving · Failed · End
+//!  │     Alive every 500 ms without rows · Capacity, where it changed · Leaving · Failed · End
 //!  │ a byte a second: still here                      │
 //! ```
 //! One connection is one stream of rows; its flow control is TCP's. A frame's rows are those of one step on the stream's
@@ -22,11 +22,13 @@
 //! Control messages are JSON with checksums (`control.rs`); lengths are bounded before they are used. A frame costs about 40 µs at both ends
 //! together, in addition to one copy of each row from the kernel.
 
+mod capacity;
 mod control;
 mod frame;
 mod message;
 mod secure;
 
+pub(crate) use capacity::{CAPACITY_MAX, Capacity};
 pub(crate) use control::{
     damaged, garbage, read_greeting, read_length, read_message, read_text, write_greeting, write_message,
     write_not_yet,

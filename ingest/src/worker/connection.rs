@@ -5,10 +5,10 @@ use super::lane::{Body, FinishedRows, Lane};
 use super::receiving;
 use super::receptions::Reception;
 use crate::wire::{
-    ALIVE_EVERY, Answer, Ask, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter, Hello, Io,
-    LaneRequest, MAGIC, MESSAGE_BYTES, Offered, PROTOCOL, PlanId, ROW_BYTES, RowHead, SPEC_BYTES, Tag, Token,
-    Versions, Welcome, WorkerStatus, agree, garbage, read_greeting, read_message, release, write_greeting,
-    write_message,
+    ALIVE_EVERY, Answer, Ask, Capacity, FRAME_ROWS, Failure, FrameHead, HEAD_BYTES, HELLO_BYTES, HeadWriter,
+    Hello, Io, LaneRequest, MAGIC, MESSAGE_BYTES, Offered, PROTOCOL, PlanId, ROW_BYTES, RowHead, SPEC_BYTES,
+    Tag, Token, Versions, Welcome, WorkerStatus, agree, garbage, read_greeting, read_message, release,
+    write_greeting, write_message,
 };
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use feedstock_ops::{OPS_VERSION, TensorSpec};
@@ -44,6 +44,8 @@ pub(crate) trait Serve: Send + Sync + 'static {
     fn open(&self, request: LaneRequest) -> BoxFuture<'_, Result<Option<Box<dyn Lane>>>>;
     /// Turns true when the worker wants to go.
     fn leaving(&self) -> watch::Receiver<bool>;
+    /// Its share of the strands, relative to other workers.
+    fn capacity(&self) -> watch::Receiver<Capacity>;
 }
 
 /// Serves one connection until it ends.
@@ -51,12 +53,15 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
     let hello = timeout(ASK_TIMEOUT, hello(&mut io)).await??;
     let refused = refusal(&hello, server);
     let (instance, unix) = server.instance();
+    let mut capacity = server.capacity();
+    let published = *capacity.borrow_and_update();
     let welcome = Welcome {
         protocol: PROTOCOL,
         release: release(),
         ops_version: OPS_VERSION,
         instance: instance.to_owned(),
         unix: unix.filter(|_| refused.is_none()).cloned(),
+        capacity: Some(published),
         refused,
     };
     write_greeting(&mut io, &welcome).await?;
@@ -101,7 +106,7 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
                 Err(error) => Answer::Failed(Failure::from(&error)),
             },
             Ask::Open(request) => match at_work(&mut io, &server.leaving(), server.open(*request)).await? {
-                Ok(Some(lane)) => return stream(io, lane, server.leaving()).await,
+                Ok(Some(lane)) => return stream(io, lane, server.leaving(), capacity).await,
                 Ok(None) => Answer::Unknown,
                 Err(error) => Answer::Failed(Failure::from(&error)),
             },
@@ -136,7 +141,12 @@ fn refusal<S: Serve + ?Sized>(hello: &Hello, server: &S) -> Option<Failure> {
 }
 
 /// Sends frames until the lane ends or the rank is gone.
-async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiver<bool>) -> io::Result<()> {
+async fn stream(
+    io: impl Io,
+    mut lane: Box<dyn Lane>,
+    mut leaving: watch::Receiver<bool>,
+    mut capacity: watch::Receiver<Capacity>,
+) -> io::Result<()> {
     let (read, write) = tokio::io::split(io);
     let gone = gone(read);
     tokio::pin!(gone);
@@ -154,6 +164,12 @@ async fn stream(io: impl Io, mut lane: Box<dyn Lane>, mut leaving: watch::Receiv
                 true = left(&mut leaving), if !told => {
                     told = true;
                     write.write_u8(Tag::Leaving as u8).await?;
+                    None
+                }
+                Ok(()) = capacity.changed() => {
+                    let published = *capacity.borrow_and_update();
+                    write.write_u8(Tag::Capacity as u8).await?;
+                    write_message(&mut write, &published).await?;
                     None
                 }
                 next = lane.next() => Some(next),

@@ -63,6 +63,9 @@ pub struct WorkerOptions {
     pub allow: Vec<String>,
     /// CPU threads; default: [`available_threads`]. A worker is not a rank, so `LOCAL_WORLD_SIZE` does not apply.
     pub threads: Option<usize>,
+    /// Its share of a fleet's work relative to other workers, 1 to 4,096: a worker of 8 serves twice as many strands as a worker
+    /// of 4. Default: its CPU threads. See [`Worker::set_capacity`].
+    pub capacity: Option<u32>,
     /// Encoded bytes that all streams together may hold, with the working memory of samples beyond `decoder_memory` and with
     /// `row_index_bytes`. Default 4 GiB.
     pub memory_bytes: u64,
@@ -91,6 +94,7 @@ impl WorkerOptions {
             listen: "127.0.0.1:7117".into(),
             allow: Vec::new(),
             threads: None,
+            capacity: None,
             memory_bytes: MEMORY_BYTES,
             decoder_memory: DECODER_MEMORY,
             row_index_bytes: None,
@@ -141,14 +145,15 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a listening beyond
-    /// this machine without token and encryption, or of one that runs code and is only `insecure`, or has no token; `Retryable` where the system
-    /// has no threads.
+    /// `BadConfig` for an address that is not this machine's or taken, certificates that do not fit, a capacity that is not 1 to
+    /// 4,096, a listening beyond this machine without token and encryption, or of one that runs code and is only
+    /// `insecure`, or has no token; `Retryable` where the system has no threads.
     pub fn start(options: WorkerOptions) -> Result<Self> {
         let WorkerOptions {
             listen,
             allow,
             threads,
+            capacity,
             memory_bytes,
             decoder_memory,
             row_index_bytes,
@@ -209,7 +214,7 @@ impl Worker {
         let open_with = restricted(open_with, &own, &allow, at)?;
         let receptions = at.map(|at| Receptions::new(at, open_with.clone(), allow.clone()));
         let registry = Registry::new(open_with, allow, engine, Memory::new(stream_bytes), receptions, code);
-        let service = Arc::new(Service::new(registry, token, path)?);
+        let service = Arc::new(Service::new(registry, token, path, capacity)?);
         let (listener, grpc) = Listener::new(service.clone(), acceptor);
         let mut tasks = JoinSet::new();
         let handle = io.handle();
@@ -229,6 +234,28 @@ impl Worker {
     /// Returns its state: streams, memory, samples so far.
     pub fn status(&self) -> WorkerStatus {
         self.service.status()
+    }
+
+    /// Publishes another capacity. Ranks learn it from their streams, and move strands a second later: only who decodes a row
+    /// changes, no row does.
+    ///
+    /// ```
+    /// # use feedstock_dataset::OpenOptions;
+    /// # use feedstock_ingest::{Worker, WorkerOptions};
+    /// let mut options = WorkerOptions::new(OpenOptions::default);
+    /// (options.listen, options.threads) = ("127.0.0.1:0".into(), Some(2));
+    /// let worker = Worker::start(options)?;
+    /// assert_eq!(worker.status().capacity, 2);
+    /// worker.set_capacity(1)?; // another program needs a core
+    /// assert_eq!(worker.status().capacity, 1);
+    /// assert!(worker.set_capacity(0).is_err());
+    /// # Ok::<(), feedstock_ingest::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `BadConfig` if it is not 1 to 4,096.
+    pub fn set_capacity(&self, capacity: u32) -> Result<()> {
+        self.service.set_capacity(capacity)
     }
 
     /// Waits for SIGTERM or SIGINT; a second one ends the process.
@@ -295,7 +322,7 @@ pub(crate) fn local_service(
     budget_bytes: u64,
 ) -> Result<Arc<impl Serve + use<>>> {
     let registry = Registry::holding(recipe.clone(), maps, spec, engine, budget_bytes)?;
-    Ok(Arc::new(Service::new(registry, None, None)?))
+    Ok(Arc::new(Service::new(registry, None, None, None)?))
 }
 
 /// As a shell reports a process that SIGTERM ended.

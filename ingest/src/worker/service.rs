@@ -5,7 +5,9 @@ use super::lane::{FinishedRows, Lane};
 use super::receptions::Reception;
 use super::registry::Registry;
 use crate::recipe::RecipeSpec;
-use crate::wire::{LaneRequest, Offered, PROTOCOL, PlanId, Token, WorkerStatus, release};
+use crate::wire::{
+    CAPACITY_MAX, Capacity, LaneRequest, Offered, PROTOCOL, PlanId, Token, WorkerStatus, release,
+};
 use crate::{Error, ErrorKind, Result};
 use feedstock_ops::TensorSpec;
 use futures::FutureExt;
@@ -23,13 +25,22 @@ pub(crate) struct Service {
     instance: String,
     unix: Option<PathBuf>,
     leaving: watch::Sender<bool>,
+    capacity: watch::Sender<Capacity>,
     /// The number of streams under way; watchers are woken when it changes.
     streams: Arc<watch::Sender<u64>>,
     started: Instant,
 }
 
 impl Service {
-    pub(crate) fn new(registry: Registry, token: Option<Token>, unix: Option<PathBuf>) -> Result<Self> {
+    /// Returns the service of a worker. Its share of the strands is in proportion to `capacity`, by default its CPU threads.
+    pub(crate) fn new(
+        registry: Registry,
+        token: Option<Token>,
+        unix: Option<PathBuf>,
+        capacity: Option<u32>,
+    ) -> Result<Self> {
+        let threads = || u32::try_from(registry.engine().threads()).unwrap_or(u32::MAX).min(CAPACITY_MAX);
+        let capacity = Capacity::after(None, capacity.unwrap_or_else(threads))?;
         let mut instance = [0u8; 8];
         getrandom::fill(&mut instance)
             .map_err(|e| Error::new(ErrorKind::Retryable, format!("the system has no randomness: {e}")))?;
@@ -39,6 +50,7 @@ impl Service {
             instance: format!("{:016x}", u64::from_ne_bytes(instance)),
             unix,
             leaving: watch::Sender::new(false),
+            capacity: watch::Sender::new(capacity),
             streams: Arc::new(watch::Sender::new(0)),
             started: Instant::now(),
         })
@@ -51,6 +63,20 @@ impl Service {
     /// Takes no new streams, and notifies the ranks of those under way.
     pub(crate) fn leave(&self) {
         self.leaving.send_replace(true);
+    }
+
+    /// Publishes another capacity.
+    pub(crate) fn set_capacity(&self, units: u32) -> Result<()> {
+        let last = *self.capacity.borrow();
+        let next = Capacity::after(Some(last), units)?;
+        self.capacity.send_if_modified(|capacity| {
+            let is_other = capacity.units != units;
+            if is_other {
+                *capacity = next;
+            }
+            is_other
+        });
+        Ok(())
     }
 
     /// How many streams are under way, now and whenever that changes.
@@ -75,6 +101,7 @@ impl Serve for Service {
 
     fn status(&self) -> WorkerStatus {
         let engine = self.registry.engine();
+        let capacity = *self.capacity.borrow();
         WorkerStatus {
             release: release(),
             protocol: PROTOCOL,
@@ -89,6 +116,8 @@ impl Serve for Service {
             uptime_s: self.started.elapsed().as_secs_f64(),
             threads: engine.threads() as u64,
             busy_s: engine.busy().as_secs_f64(),
+            capacity: capacity.units,
+            capacity_generation: capacity.generation,
         }
     }
 
@@ -106,6 +135,10 @@ impl Serve for Service {
 
     fn leaving(&self) -> watch::Receiver<bool> {
         self.leaving.subscribe()
+    }
+
+    fn capacity(&self) -> watch::Receiver<Capacity> {
+        self.capacity.subscribe()
     }
 }
 

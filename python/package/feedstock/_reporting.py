@@ -30,6 +30,8 @@ class Reports:
           in which functions of ``map_python`` and ``map_rows`` ran. More workers reduce only the rest.
         - ``hedges``: how often rows of a slow worker were also requested from another one. ``hedged_samples``: the
           number of these rows. Both are 0 while no worker is slow.
+        - ``workers``: how many workers the job requests rows from. ``spare_workers``: how many more there are. They
+          stand by for workers that fail; each rank has about 32 workers already, so more do not raise throughput.
         """
         return self._native.stats() or self._last_run[0]
 

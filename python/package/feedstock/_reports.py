@@ -19,6 +19,8 @@ class LoaderStats(TypedDict, total=False):
     ops_seconds: float
     hedges: int
     hedged_samples: int
+    workers: int
+    spare_workers: int
     resident_bytes: int
     peak_resident_bytes: int
     waited_seconds: float

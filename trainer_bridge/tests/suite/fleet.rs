@@ -74,7 +74,11 @@ pub(crate) fn batches(pipeline: &Pipeline, world_size: u32) -> Vec<Vec<Whole>> {
 }
 
 /// As [`batches`]; calls `watch` with the rank and its number of batches after each batch.
-fn watched(pipeline: &Pipeline, world_size: u32, watch: impl Fn(u32, usize) + Sync) -> Vec<Vec<Whole>> {
+pub(crate) fn watched(
+    pipeline: &Pipeline,
+    world_size: u32,
+    watch: impl Fn(u32, usize) + Sync,
+) -> Vec<Vec<Whole>> {
     let run = |rank: u32| {
         let mut ranks = pipeline.rank(Rank::new(rank, world_size)).start().unwrap();
         let mut all = Vec::new();

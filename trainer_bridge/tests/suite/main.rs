@@ -11,6 +11,7 @@ mod exactly_once;
 mod faults_s3;
 mod faulty_ops;
 mod fleet;
+mod fleet_capacity;
 mod fleet_functions;
 mod fleet_joining;
 #[path = "../../../ops/tests/support/hostile.rs"]

@@ -23,6 +23,7 @@ METRICS = (
     ("reserved_bytes", "gauge", "Bytes promised to streams"),
     ("memory_bytes", "gauge", "Limit of the bytes promised to streams"),
     ("threads", "gauge", "CPU threads that make rows"),
+    ("capacity", "gauge", "Share of the work relative to other workers"),
     ("busy_s", "counter", "Seconds that the CPU threads have spent on rows, added up"),
     ("draining", "gauge", "1 if the worker accepts no new streams"),
 )

@@ -1,32 +1,46 @@
-//! Members that have yet to open the data set: building its catalog may take minutes, for which no rank should wait while another
-//! member can serve.
+//! Which members are ready, and what those that are not do until then: building a catalog may take minutes, for which no rank should
+//! wait while another member can serve.
 //!
 //! ```text
-//! a new member while a worker serves ─┐
-//! one that is back after a failure ───┼─▶ cold: Warm, no strands ─▶ warmed: strands move to it
-//! one whose streams are not yet open ─┘
+//!              no member is ready ─▶ unknown: asked by streams ─▶ opened ─┐
+//! standby ─────┤                      │ still opening after 400 ms         ├─▶ ready: strands move to it
+//!    ▲         └ the job uses it ─▶ cold: Warm, no strands ─▶ warmed ──────┘       │
+//!    └──────────────── others that are ready have its place, and nothing is owed ──┘
 //! ```
-//! Without a worker that has the data set open, all are asked at once, and ranks wait for the first one that has. This machine
-//! has it open, and serves meanwhile if it may.
+//! Invariants:
+//! - Strands are only given to members that have said that they are ready, i.e. have the data set of this recipe open. Only while none
+//!   has said so, members are asked in the hope that they will be; the first one to be ready serves for those that still open the
+//!   data set after 400 ms.
+//! - A ready member is only released when ready members take its place: one that ranks before it and has become ready, or all others if
+//!   it drains, or is not listed any more. The last one serves until another is ready, or until it is gone.
+//! - A worker on standby costs nothing, is not asked, and serves only after it has become ready. It may have forgotten the data set
+//!   meanwhile, so one that was ready and is replaced is asked again before it serves again.
+//!
+//! The members that serve are hence a pure function of those that are ready (`Dispatch::up`), and ranks that have heard the same compute
+//! the same table. This machine has the data set open, and serves if it may and no worker is ready.
 
 use super::{Action, Dispatch, HERE, StreamId, StreamState};
 use crate::Error;
-use crate::fleet::member::Member;
+use crate::fleet::assign::{hash_of, mixed};
+use crate::fleet::member::{Going, Member};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A worker that is at work on opening a stream for so long builds a catalog, or is too busy to serve.
-const COLD_AFTER: Duration = Duration::from_millis(400);
+pub(crate) const COLD_AFTER: Duration = Duration::from_millis(400);
+
+/// Members of whom a rank has had no rows that it asks at once: fewer than the shell's connections for that (`run.rs`).
+const ASKED_AT_ONCE: usize = 32;
 
 impl Dispatch {
-    /// Whether a member is up and has the data set open. This machine counts once it has served.
+    /// Whether a member is ready. This machine counts once it has served.
     pub(super) fn is_served(&self) -> bool {
-        self.members.values().any(|member| member.is_up() && member.has_opened())
+        self.members.values().any(Member::is_ready)
     }
 
-    /// Whether another member than this machine is up and has the data set open.
+    /// Whether another member than this machine is ready.
     fn has_warm_worker(&self) -> bool {
-        self.members.iter().any(|(name, member)| name != HERE && member.is_up() && member.has_opened())
+        self.members.iter().any(|(name, member)| name != HERE && member.is_ready())
     }
 
     /// Whether this machine can serve.
@@ -34,41 +48,113 @@ impl Dispatch {
         self.members.get(HERE).is_some_and(Member::is_up)
     }
 
-    /// Gives these members nothing to do until they have the data set open.
-    pub(super) fn cool(&mut self, names: &BTreeSet<String>, actions: &mut Vec<Action>) {
-        for name in names {
-            if let Some(member) = self.members.get_mut(name) {
-                member.cools();
-                actions.push(Action::Warm { member: name.clone() });
+    /// Lets go of members that are about to go, if others can serve in their place.
+    pub(super) fn release(&mut self, now: Duration) {
+        let stays = |member: &Member| member.is_ready() && member.going().is_none();
+        if !self.is_here_up() && !self.members.values().any(stays) {
+            return;
+        }
+        self.members.retain(|_, member| member.going() != Some(Going::Unlisted));
+        for member in self.members.values_mut().filter(|member| member.going().is_some()) {
+            member.set_going(None);
+            member.suspect(now, None);
+        }
+    }
+
+    /// Has the members that the job uses open the data set, and lets those stand by that others have replaced. Returns whether rows may
+    /// be requested from further members, since none is ready.
+    pub(super) fn appoint(&mut self, now: Duration, actions: &mut Vec<Action>) -> bool {
+        let is_served = self.is_served();
+        let used = self.used();
+        let is_standby = |name: &&str| self.members.get(*name).is_some_and(Member::is_standby);
+        let called: BTreeSet<String> = used.iter().copied().filter(is_standby).map(str::to_owned).collect();
+        // Those that are asked keep their places: they may have nearly opened the data set.
+        let opening = self.those(|member| member.is_unknown() || member.is_there() && member.is_cold());
+        let is_worker = |name: &&&str| **name != HERE;
+        let opening = opening.iter().filter(is_worker).count();
+        let free = used.iter().filter(is_worker).count().saturating_sub(opening);
+        match is_served {
+            true => self.cool(now, &called, actions),
+            false => {
+                for name in called.iter().take(free) {
+                    if let Some(member) = self.members.get_mut(name) {
+                        member.may_be_asked();
+                    }
+                }
             }
         }
+        self.cool_spares();
+        !is_served && free > 0 && !called.is_empty()
+    }
+
+    /// Ready members that others have replaced stand by once they owe nothing.
+    fn cool_spares(&mut self) {
+        let up = self.up();
+        let is_streaming = |name: &str| self.streams.values().any(|stream| stream.member == name);
+        let spares = self.those(|member| member.is_ready() && member.going().is_none());
+        let spares =
+            spares.into_iter().filter(|name| *name != HERE && !up.contains(name) && !is_streaming(name));
+        let spares: Vec<String> = spares.map(str::to_owned).collect();
+        for name in spares {
+            if let Some(member) = self.members.get_mut(&name) {
+                member.stands_by();
+            }
+        }
+    }
+
+    /// Gives these members nothing to do until they have the data set open.
+    fn cool(&mut self, now: Duration, names: &BTreeSet<String>, actions: &mut Vec<Action>) {
+        for (_, member) in self.members.iter_mut().filter(|(name, _)| names.contains(*name)) {
+            member.cools();
+        }
+        self.warm(now, names, actions);
+    }
+
+    /// Has these members open the data set.
+    fn warm(&mut self, now: Duration, names: &BTreeSet<String>, actions: &mut Vec<Action>) {
+        for name in self.in_turn(names.iter().cloned()) {
+            if self.members.get_mut(&name).is_some_and(|member| member.warms(now)) {
+                actions.push(Action::Warm { member: name });
+            }
+        }
+    }
+
+    /// The sequence in which this rank asks members.
+    pub(super) fn in_turn(&self, names: impl Iterator<Item = String>) -> Vec<String> {
+        let mut names: Vec<String> = names.collect();
+        names.sort_by_cached_key(|name| mixed(hash_of(name), self.asker));
+        names
     }
 
     /// Takes strands from members whose workers are at work on opening the data set, if others have it open.
     pub(super) fn relieve(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let has_warm_worker = self.has_warm_worker();
-        let is_cold = |stream: &&StreamState| {
+        if !has_warm_worker && !self.is_here_up() {
+            return;
+        }
+        if has_warm_worker {
+            self.ask_unknown(now, actions);
+        }
+        let is_late = |stream: &&StreamState| {
             !stream.is_open
                 && stream.counts.is_none()
                 && stream.member != HERE
                 && now >= stream.asked + COLD_AFTER
         };
-        let opening = self.streams.values().filter(is_cold);
+        let opening = self.streams.values().filter(is_late);
         let mut names: BTreeSet<String> = opening.map(|stream| stream.member.clone()).collect();
-        if names.is_empty() || !has_warm_worker && !self.is_here_up() {
-            return;
-        }
-        if !has_warm_worker {
+        let is_late = |since: Duration| now >= since + COLD_AFTER;
+        let is_silent = |member: &Member| member.is_unknown() && member.warming().is_some_and(is_late);
+        names.extend(self.those(is_silent).into_iter().map(str::to_owned));
+        if !has_warm_worker && !names.is_empty() {
             // What this machine serves in their place must not go to others that may have to open it, too.
-            names = self.members.keys().filter(|name| *name != HERE).cloned().collect();
+            names = self.those(Member::is_unknown).into_iter().map(str::to_owned).collect();
         }
-        names.retain(|name| {
-            self.members.get(name).is_some_and(|member| member.is_up() && !member.has_opened())
-        });
+        names.retain(|name| name != HERE && self.members.get(name).is_some_and(Member::is_unknown));
         if names.is_empty() {
             return;
         }
-        self.cool(&names, actions);
+        self.cool(now, &names, actions);
         let of_them =
             self.streams.iter().filter(|(_, stream)| !stream.is_open && names.contains(&stream.member));
         let of_them: Vec<StreamId> = of_them.map(|(id, _)| *id).collect();
@@ -76,11 +162,23 @@ impl Dispatch {
         self.redistribute(now, actions);
     }
 
-    /// Cold members have the data set open, or cannot open it.
+    /// Asks members of whom this rank has had no rows so far, so that it need not wait for them later.
+    fn ask_unknown(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let unknown = self.those(|member| member.is_unknown() && member.warming().is_none());
+        let is_streaming = |name: &str| self.streams.values().any(|stream| stream.member == name);
+        let silent = unknown.into_iter().filter(|name| *name != HERE && !is_streaming(name));
+        let mut silent = self.in_turn(silent.map(str::to_owned));
+        let under_way = self.those(|member| member.is_unknown() && member.warming().is_some()).len();
+        silent.truncate(ASKED_AT_ONCE.saturating_sub(under_way)); // the time that they take begins now
+        self.warm(now, &silent.into_iter().collect(), actions);
+    }
+
+    /// Members have the data set open, or cannot open it.
     pub(crate) fn warmed(&mut self, now: Duration, results: Vec<(String, Result<(), Error>)>) -> Vec<Action> {
-        let next_stream = self.next_stream;
+        let (next_stream, was_served) = (self.next_stream, self.is_served());
+        let before: BTreeSet<String> = self.up().into_iter().map(str::to_owned).collect();
         for (name, result) in results {
-            let Some(member) = self.members.get_mut(&name).filter(|member| member.is_cold()) else {
+            let Some(member) = self.members.get_mut(&name).filter(|member| member.warming().is_some()) else {
                 continue;
             };
             match result {
@@ -91,7 +189,10 @@ impl Dispatch {
             }
         }
         let mut actions = Vec::new();
-        self.redistribute(now, &mut actions);
+        let is_other = self.up().into_iter().ne(before.iter().map(String::as_str));
+        if !was_served || is_other && self.may_move(now) {
+            self.redistribute(now, &mut actions);
+        }
         actions
     }
 }

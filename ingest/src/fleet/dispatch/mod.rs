@@ -7,21 +7,29 @@
 //! ```
 //! - lost: what a stream owed is asked of other members, from the first step that it owed;
 //! - leaving, joining, coming back: strands move at the first step that was not requested yet;
-//! - cold: a member that has yet to open the data set gets no strands while another one can serve (`joining.rs`);
+//! - capacities: members publish them, and strands are in proportion to them (`capacities.rs`);
+//! - cold: a member that has yet to open the data set gets no strands while another one can serve, and a ready one keeps its strands
+//!   until ready ones take its place (`joining.rs`);
 //! - slow: what the oldest step lacks is asked of a second member too; the first answer wins, the other stream is closed
 //!   (`races.rs`).
 //!
 //! Invariant: every strand of every unfinished step is owed by a stream, unless no member is up; then it is as soon as one
 //! is.
 
+mod capacities;
 mod joining;
 mod moves;
 mod races;
 
+#[cfg(test)]
+pub(crate) use joining::COLD_AFTER;
+
 use super::assign::Parts;
 use super::hedge::Budget;
-use super::member::{self, Member};
+use super::member::{self, Going, Member};
 use super::progress::{Meter, Progress};
+use super::selection::Selection;
+use super::weights::Weights;
 use crate::Error;
 use feedstock_dataset::StrandSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +56,8 @@ pub(crate) enum Action {
     Close { stream: StreamId },
     /// See whether the member is there again.
     Probe { member: String },
+    /// Ask the member for its capacity.
+    Ask { member: String },
     /// Have the member open the data set.
     Warm { member: String },
 }
@@ -91,6 +101,13 @@ struct StreamState {
 #[derive(Debug)]
 pub(crate) struct Dispatch {
     parts: Parts,
+    /// Which members the job uses.
+    selection: Selection,
+    /// Differs between ranks, so that they ask members in different sequences.
+    asker: u64,
+    weights: Weights,
+    /// When members were last asked for their capacities.
+    asked: Duration,
     local: Local,
     members: BTreeMap<String, Member>,
     streams: BTreeMap<StreamId, StreamState>,
@@ -112,6 +129,10 @@ impl Dispatch {
     pub(crate) fn new(parts: impl IntoIterator<Item = u32>, local: Local) -> Self {
         Self {
             parts: Parts::of(parts),
+            selection: Selection::all(),
+            asker: 0,
+            weights: Weights::default(),
+            asked: Duration::ZERO,
             local,
             members: match local {
                 Local::Never => BTreeMap::new(),
@@ -128,20 +149,45 @@ impl Dispatch {
         }
     }
 
+    /// Uses this selection of the members.
+    pub(crate) fn selecting(self, selection: Selection) -> Self {
+        Self { selection, ..self }
+    }
+
+    /// Asks members in a sequence that depends on this number: hundreds of ranks that began with the same ones would wait for these.
+    pub(crate) fn asking_as(self, asker: u64) -> Self {
+        Self { asker, ..self }
+    }
+
     /// These are the members now.
     pub(crate) fn members(&mut self, now: Duration, list: &[String]) -> Vec<Action> {
         let listed: BTreeSet<&String> = list.iter().collect();
-        self.members.retain(|name, _| name == HERE || listed.contains(name));
-        let new = list.iter().filter(|name| !self.members.contains_key(*name));
-        let new: BTreeSet<String> = new.cloned().collect();
-        let are_cold = self.is_served();
-        self.members.extend(new.iter().map(|name| (name.clone(), Member::default())));
-        let mut actions = Vec::new();
-        if are_cold {
-            self.cool(&new, &mut actions);
+        let has_lost = self.unlist(&listed);
+        let is_served = self.is_served();
+        for name in listed {
+            let member = self.members.entry(name.clone()).or_insert_with(Member::standing_by);
+            if member.going() == Some(Going::Unlisted) {
+                member.set_going(None);
+            }
         }
-        self.redistribute(now, &mut actions);
+        let mut actions = Vec::new();
+        if self.appoint(now, &mut actions) || has_lost || !is_served {
+            self.redistribute(now, &mut actions);
+        }
         actions
+    }
+
+    /// Drops the members that are not listed any more, or lets them serve on until others can. Returns whether there are some.
+    fn unlist(&mut self, listed: &BTreeSet<&String>) -> bool {
+        let is_listed = |name: &String| name == HERE || listed.contains(name);
+        let before = self.members.len();
+        self.members.retain(|name, member| is_listed(name) || member.is_ready());
+        let mut going = 0;
+        for (_, member) in self.members.iter_mut().filter(|(name, _)| !is_listed(name)) {
+            member.set_going(Some(Going::Unlisted));
+            going += 1;
+        }
+        self.members.len() < before || going > 0
     }
 
     /// The rows of step `index` are needed soon, on these strands: streams are opened for them.
@@ -233,11 +279,15 @@ impl Dispatch {
     /// A stream has ended before its time, or could not be opened.
     pub(crate) fn lost(&mut self, now: Duration, id: StreamId, error: Error) -> Vec<Action> {
         let Some(stream) = self.streams.remove(&id) else { return Vec::new() };
-        if let Some(member) = self.members.get_mut(&stream.member)
-            && member.lost(now, error, self.next_stream)
-            && member::none_serves(self.members.values())
-        {
-            self.members.values_mut().for_each(|member| member.hurry(now));
+        if let Some(member) = self.members.get_mut(&stream.member) {
+            let is_listed = member.going() != Some(Going::Unlisted);
+            let refuses = member.lost(now, error, self.next_stream);
+            if !is_listed {
+                self.members.remove(&stream.member);
+            }
+            if refuses && member::none_serves(self.members.values()) {
+                self.members.values_mut().for_each(|member| member.hurry(now));
+            }
         }
         let mut actions = Vec::new();
         self.parted(id, &stream);
@@ -248,17 +298,25 @@ impl Dispatch {
 
     /// Whether anybody but this machine may serve.
     pub(crate) fn others_serve(&self) -> bool {
-        self.members.iter().any(|(name, member)| name != HERE && (member.is_up() || member.is_cold()))
+        self.members.iter().any(|(name, member)| name != HERE && member.is_there())
     }
 
-    /// A member wants to go: it serves what it was asked for, and nothing from the next step on.
+    /// A member wants to go: it serves what it was asked for, and nothing from the next step on. If no other member is ready, it serves
+    /// until one is.
     pub(crate) fn leaving(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
         let Some(member) = self.streams.get(&id).map(|stream| stream.member.clone()) else {
             return Vec::new();
         };
-        self.suspect(now, &member, None);
         let mut actions = Vec::new();
-        self.rebalance(&mut actions);
+        match self.members.get_mut(&member).filter(|member| member.is_up()) {
+            Some(member) if member.is_ready() => {
+                let going = member.going().unwrap_or(Going::Drains);
+                member.set_going(Some(going));
+            }
+            Some(member) => member.suspect(now, None),
+            None => return actions,
+        }
+        self.redistribute(now, &mut actions);
         actions
     }
 
@@ -269,14 +327,19 @@ impl Dispatch {
         match result {
             Ok(()) => {
                 member.is_back();
-                if !member.has_opened() && self.is_served() {
-                    self.cool(&BTreeSet::from([name.to_owned()]), &mut actions);
+                if !member.has_opened() && !member.is_cold() {
+                    member.stands_by();
                 }
                 self.redistribute(now, &mut actions);
             }
             Err(error) => member.is_away(now, error),
         }
         actions
+    }
+
+    /// The member of a stream.
+    pub(crate) fn member_of(&self, id: StreamId) -> Option<String> {
+        self.streams.get(&id).map(|stream| stream.member.clone())
     }
 
     /// Streams that were given a rival so far, and rows that were asked for twice.
@@ -305,6 +368,10 @@ impl Dispatch {
         if here {
             self.redistribute(now, &mut actions);
         }
+        if self.appoint(now, &mut actions) {
+            self.redistribute(now, &mut actions);
+        }
+        self.follow(now, &mut actions);
         self.relieve(now, &mut actions);
         self.hedge(now, progress, &mut actions);
         actions
@@ -334,6 +401,7 @@ impl Dispatch {
             let why = match member.error() {
                 _ if member.is_cold() => "opens the data set".to_owned(),
                 Some(error) => error.to_string(),
+                None if member.is_standby() => "on standby".to_owned(),
                 None => "not asked yet".to_owned(),
             };
             format!("{name}: {why}")
@@ -345,9 +413,48 @@ impl Dispatch {
         }
     }
 
+    /// The members that the job uses once they are ready, of those that are there and stay.
+    fn used(&self) -> BTreeSet<&str> {
+        self.selected(self.those(|member| member.is_there() && member.going().is_none()))
+    }
+
+    /// Returns the number of workers that the job uses, and of those that stand by, since its ranks have some 32 already.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        let is_worker = |name: &&&str| **name != HERE;
+        let there = self.those(|member| member.is_there() && member.going().is_none());
+        let there = there.iter().filter(is_worker).count();
+        let used = self.used().iter().filter(is_worker).count();
+        (used, there - used)
+    }
+
+    /// The members that strands are given to: of those that are ready, the ones that the job uses. One that is about to go serves if no
+    /// other is ready. Places that are left go to members that may be asked, of which there are some only if lately none was ready.
     fn up(&self) -> BTreeSet<&str> {
-        let up = self.members.iter().filter(|(_, member)| member.is_up());
-        self.without_here(up.map(|(name, _)| name.as_str()).collect())
+        let mut ready = self.those(|member| member.is_ready() && member.going().is_none());
+        let mut unknown = self.those(Member::is_unknown);
+        let here = [ready.take(HERE), unknown.take(HERE)].into_iter().flatten().next();
+        if ready.is_empty() {
+            ready = self.those(|member| member.is_ready() && member.going().is_some());
+        }
+        let up = self.selection.of_both(ready, unknown);
+        self.without_here(up.into_iter().chain(here).collect())
+    }
+
+    /// By strand, the member that serves it.
+    #[cfg(test)]
+    pub(crate) fn members_of_strands(&self) -> Vec<String> {
+        self.table(&self.up()).into_iter().map(str::to_owned).collect()
+    }
+
+    /// The names of these members.
+    fn those(&self, are: impl Fn(&Member) -> bool) -> BTreeSet<&str> {
+        self.members.iter().filter(|(_, member)| are(member)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Those of `members` that the job uses. This machine always is, if it serves at all: it costs no connection.
+    fn selected<'a>(&self, mut members: BTreeSet<&'a str>) -> BTreeSet<&'a str> {
+        let here = members.take(HERE);
+        self.selection.of(members).into_iter().chain(here).collect()
     }
 
     /// Where this machine serves in place of others only, it does not serve with them.

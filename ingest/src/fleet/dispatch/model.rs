@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::ErrorKind;
+use crate::fleet::selection::Selection;
+use crate::wire::Capacity;
 
 const STRANDS: u32 = 8;
 const MEMBERS: [&str; 4] = ["a:1", "b:1", "c:1", "d:1"];
@@ -79,8 +81,10 @@ struct Before {
 
 impl Model {
     fn new(dice: &mut Dice) -> Self {
+        let local = [Local::Never, Local::Fallback, Local::Share][dice.roll(3)];
+        let selection = [Selection::all(), Selection::at_most(2)][dice.roll(2)];
         Self {
-            dispatch: Dispatch::new(0..STRANDS, [Local::Never, Local::Fallback, Local::Share][dice.roll(3)]),
+            dispatch: Dispatch::new(0..STRANDS, local).selecting(selection),
             now: Duration::ZERO,
             streams: BTreeMap::new(),
             lacking: BTreeMap::new(),
@@ -95,7 +99,7 @@ impl Model {
 
     fn happen(&mut self, dice: &mut Dice) {
         let (now, all) = (self.now, self.streams.keys().copied().collect::<Vec<_>>());
-        let actions = match dice.roll(15) {
+        let actions = match dice.roll(16) {
             0..=2 if self.lacking.len() < 4 => {
                 let (index, rows) = (self.next, std::mem::replace(&mut self.next_rows, dice.some()));
                 self.next += 1;
@@ -148,6 +152,13 @@ impl Model {
             }
             12 | 13 => {
                 (0..dice.roll(25)).for_each(|_| self.tick(dice));
+                Vec::new()
+            }
+            14 => {
+                let capacity =
+                    Capacity { units: 1 + dice.roll(8) as u32, generation: dice.roll(1000) as u64 };
+                let Some(name) = dice.of(&MEMBERS) else { return };
+                self.dispatch.published(now, name, capacity);
                 Vec::new()
             }
             _ => {
@@ -259,6 +270,7 @@ impl Model {
                 }
                 Action::Close { stream } => assert!(self.streams.remove(&stream).is_some(), "closed twice"),
                 Action::Probe { member } => self.probes.push(member),
+                Action::Ask { .. } => {} // members publish at any time
                 Action::Warm { member } => self.cold.push(member),
             }
         }

@@ -2,7 +2,6 @@
 
 use super::{Action, Dispatch, HERE, RowsOfStrands, StreamId, StreamState};
 use crate::Error;
-use crate::fleet::assign::assign;
 use crate::fleet::hedge::is_behind;
 use crate::fleet::member::Member;
 use crate::fleet::progress::{Meter, Progress};
@@ -59,7 +58,7 @@ impl Dispatch {
             .for_each(|strand| served[strand as usize] = true);
         let proven = if is_waited_for { self.proven() } else { BTreeSet::new() };
         let members = if proven.is_empty() { self.fit(is_waited_for) } else { proven };
-        let chosen = assign(&members, &self.parts);
+        let chosen = self.table(&members);
         let mut new: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
         for (strand, member) in (0..).zip(&chosen) {
             if !served[strand as usize] {
@@ -114,6 +113,9 @@ impl Dispatch {
 
     /// The members, or what they serve, are others than before.
     pub(super) fn redistribute(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.adopt();
+        self.release(now);
+        self.appoint(now, actions);
         self.again(now, actions);
         self.rebalance(actions);
     }
@@ -145,7 +147,7 @@ impl Dispatch {
         if up.is_empty() {
             return;
         }
-        let chosen = assign(&up, &self.parts);
+        let chosen = self.table(&up);
         let next = self.next_index;
         let misplaced = |stream: &StreamState| {
             stream.strands.iter().any(|strand| chosen.get(strand as usize) != Some(&stream.member.as_str()))

@@ -5,7 +5,6 @@
 //! slow stream is closed at once: no row is owed twice.
 
 use super::{Action, Dispatch, HERE, StreamId, StreamState};
-use crate::fleet::assign::assign;
 use crate::fleet::hedge::{HEDGE_AFTER, HERE_AFTER, Judgement, Others, Pace, RIVAL_AFTER, racing_at_most};
 use crate::fleet::member::Member;
 use crate::fleet::progress::Progress;
@@ -285,7 +284,7 @@ impl Dispatch {
         let best = others.iter().map(|name| key(name)).min()?;
         others.retain(|name| key(name) == best);
         let first = stream.strands.iter().next()? as usize;
-        assign(&others, &self.parts).get(first).map(|name| (*name).to_owned())
+        self.table(&others).get(first).map(|name| (*name).to_owned())
     }
 
     /// Whether this machine may serve, and brings a stream's rows in time or before the stream does.

@@ -196,6 +196,7 @@ impl<P: Fn(&str, Duration) -> Pace> Fleet<P> {
                     let actions = self.dispatch.probed(self.now, &member, Ok(()));
                     self.act(actions);
                 }
+                Action::Ask { .. } => {}
                 Action::Warm { member } => {
                     let actions = self.dispatch.warmed(self.now, vec![(member, Ok(()))]);
                     self.act(actions);

@@ -4,7 +4,7 @@ use super::data::{Dice, SLOTS, bytes, plan, specs, warnings};
 use super::throttled::{Limit, Throttled};
 use crate::recipe::RecipeSpec;
 use crate::run::walk::Walk;
-use crate::wire::{LaneRequest, Offered, PlanId, RowHead, Token, WorkerStatus};
+use crate::wire::{Capacity, LaneRequest, Offered, PlanId, RowHead, Token, WorkerStatus};
 use crate::worker::{Body, FinishedRows, Lane, Reception, Serve, serve};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{ArrayRef, UInt64Array};
@@ -29,6 +29,7 @@ pub(super) static OVERDUE: AtomicU32 = AtomicU32::new(0);
 pub(super) struct Simulated {
     told: AtomicBool,
     leaving: watch::Sender<bool>,
+    capacity: watch::Sender<Capacity>,
     seed: u64,
     kind: Kind,
 }
@@ -139,12 +140,19 @@ impl Serve for Simulated {
     fn leaving(&self) -> watch::Receiver<bool> {
         self.leaving.subscribe()
     }
+
+    fn capacity(&self) -> watch::Receiver<Capacity> {
+        self.capacity.subscribe()
+    }
 }
 
 impl Simulated {
     pub(super) fn new(seed: u64, kind: Kind) -> Arc<Self> {
         let leaving = watch::Sender::new(false);
-        Arc::new(Self { told: AtomicBool::new(false), leaving, seed, kind })
+        // Workers of several sizes: strands move while a run goes on.
+        let units = 1 + Dice(seed).roll(4) as u32;
+        let capacity = watch::Sender::new(Capacity { units, generation: seed });
+        Arc::new(Self { told: AtomicBool::new(false), leaving, capacity, seed, kind })
     }
 }
 

@@ -1,7 +1,9 @@
 """The share of its time that a rank waited for data, from its loader's counters.
 
-Waits for functions of ``map_python`` do not count. They run in the rank's process, so more workers would not shorten
-them, and a fleet would grow to its largest size in vain.
+Waits that more workers would not shorten do not count, because a fleet would grow to its largest size in vain:
+
+- waits for functions of ``map_python``, which run in the rank's process;
+- all waits of a job with spare workers, whose ranks have about 32 workers each already.
 """
 
 from __future__ import annotations
@@ -33,4 +35,5 @@ class WaitedShare:
         elif (waited, samples) != (self._waited, self._samples) and now > self._at:
             self._share = min(max((waited - self._waited) / (now - self._at), 0.0), 1.0)
             self._at, self._waited, self._samples = now, waited, samples
-        return self._share if now - self._at <= HOLD_SECONDS else None
+        is_known = now - self._at <= HOLD_SECONDS and not stats.get("spare_workers", 0)
+        return self._share if is_known else None
