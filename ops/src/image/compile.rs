@@ -3,8 +3,9 @@
 use super::convert::Convert;
 use super::decode::{DecodeImage, DecodeMode};
 use super::fill::{Fill, PaddingMode};
-use super::geometry::Size;
+use super::geometry::{Filter, Size};
 use super::in_place::{Choice, Group, InPlace, Mirror, PixelOp, Warp, WarpByNearest};
+use super::layers::Layers;
 use super::sampler::Depth;
 use super::stages::{Stage, Stages};
 use super::step::{ByNearest, Crop, CropByBoxes, FloatOp, ResizedCrop, Resizing, Step, Turn};
@@ -44,6 +45,8 @@ pub(crate) struct Compiler {
     convert: Convert,
     normalized: bool,
     floats: Vec<(usize, Box<dyn FloatOp>)>,
+    /// True if an op averages pixels.
+    averages: bool,
     /// True if there are no pixels, but boxes or keypoints.
     annotates: bool,
 }
@@ -57,6 +60,7 @@ impl Compiler {
             convert: Convert::of_mode(mode),
             normalized: false,
             floats: Vec::new(),
+            averages: false,
             annotates: false,
         }
     }
@@ -80,6 +84,11 @@ impl Compiler {
     /// True if the image has one channel of grey values.
     pub(crate) fn is_gray(&self) -> bool {
         matches!(self.convert.mode, DecodeMode::Gray | DecodeMode::Gray16)
+    }
+
+    /// True if the image has alpha.
+    fn has_alpha(&self) -> bool {
+        self.convert.mode == DecodeMode::Rgba
     }
 
     /// The size that every image has here, if it is the same for all.
@@ -107,12 +116,14 @@ impl Compiler {
     /// Adds a resize, to `size` if all images get the same.
     pub(crate) fn resize(&mut self, size: Option<Size>, resize: impl Resizing + 'static) -> Result<()> {
         self.size = size;
+        self.averages |= resize.filter() != Filter::Nearest;
         let is_mask = self.is_mask();
         self.push(Step::Resize(if is_mask { Box::new(ByNearest(resize)) } else { Box::new(resize) }))
     }
 
     pub(crate) fn resized_crop(&mut self, crop: impl ResizedCrop + 'static) -> Result<()> {
         self.size = Some(crop.size());
+        self.averages |= crop.filter() != Filter::Nearest;
         let is_mask = self.is_mask();
         self.push(Step::ResizedCrop(if is_mask { Box::new(ByNearest(crop)) } else { Box::new(crop) }))
     }
@@ -147,11 +158,14 @@ impl Compiler {
 
     /// # Errors
     /// `BadConfig` for a colour or an interpolation that the image's type does not have.
-    fn check_style(&self, style: WarpStyle) -> Result<()> {
+    fn check_style(&mut self, style: WarpStyle) -> Result<()> {
         self.check_fill(style.fill)?;
         match style.interpolation {
             Interpolation::Nearest => Ok(()),
-            _ => self.check_depth(),
+            _ => {
+                self.averages = true;
+                self.check_depth()
+            }
         }
     }
 
@@ -167,9 +181,14 @@ impl Compiler {
     }
 
     /// # Errors
-    /// `BadConfig` for a colour where the image has one channel.
+    /// `BadConfig` for a colour where the image has one channel, and for any but 0 where it has alpha.
     pub(crate) fn check_fill(&self, fill: Fill) -> Result<()> {
-        if fill.is_gray() || self.convert.mode.is_rgb() || self.annotates {
+        if self.has_alpha() && fill != Fill::from(0) {
+            return Err(Error::config(
+                "fill must be 0 for an image with alpha (mode=\"rgba\"), whose padding is transparent",
+            ));
+        }
+        if self.has_alpha() || fill.is_gray() || self.convert.mode.is_rgb() || self.annotates {
             return Ok(());
         }
         Err(Error::config("fill must be one number for an image of one channel"))
@@ -219,12 +238,25 @@ impl Compiler {
         if self.is_mask() {
             return Ok(());
         }
+        self.check_opaque()?;
         self.check_depth()?;
         self.push(Step::InPlace(InPlace::Pixels(Box::new(op))))
     }
 
+    /// # Errors
+    /// `BadConfig` where the image has alpha.
+    fn check_opaque(&self) -> Result<()> {
+        match self.has_alpha() {
+            true => Err(Error::config(
+                "works on colours without alpha; decode with mode=\"rgb\", or leave it out",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// Adds an op on the converted image, of three channels.
     pub(crate) fn floats(&mut self, op: impl FloatOp + 'static) -> Result<()> {
+        self.check_opaque()?;
         if self.is_gray() {
             return Err(Error::config("works on one channel only before to_f32 and normalize"));
         }
@@ -253,6 +285,11 @@ impl Compiler {
         let of_channel = |channel: usize| (scale_and_bias.0[channel], scale_and_bias.1[channel]);
         match self.convert.mode {
             DecodeMode::Indices => return Ok(()),
+            DecodeMode::Rgba => {
+                return Err(Error::config(
+                    "has the mean and std of three channels, and the image has alpha (mode=\"rgba\"); to_f32 converts all four to 0 … 1",
+                ));
+            }
             DecodeMode::Gray | DecodeMode::Gray16
                 if of_channel(1) != of_channel(0) || of_channel(2) != of_channel(0) =>
             {
@@ -274,20 +311,13 @@ impl Compiler {
     }
 
     fn finish(self, decode: DecodeImage) -> Result<Stages> {
-        let Self { stages, size, convert, floats, .. } = self;
+        let Self { stages, size, convert, floats, averages, .. } = self;
         let size = size.ok_or_else(|| {
             Error::config(
                 "the chain has no fixed output size, so its rows cannot form a batch; add random_resized_crop:224, \
                  center_crop:224, or resize:224x224",
             )
         })?;
-        let flips = if convert.is_identity() {
-            0
-        } else {
-            stages.iter().rev().take_while(|stage| stage.is_flip()).count()
-        };
-        let flips_in_convert = stages.len() - flips;
-        let geometry_end = stages.iter().rposition(|stage| stage.step.is_geometry()).map_or(0, |i| i + 1);
         let (h, w) = (size.height as usize, size.width as usize);
         let shape = match (convert.layout, convert.channels()) {
             (Layout::Hw, _) => vec![h, w],
@@ -295,7 +325,30 @@ impl Compiler {
             (_, channels) => vec![h, w, channels],
         };
         let output = TensorSpec::new(convert.dtype, shape, convert.layout);
-        Ok(Stages { decode, list: stages, geometry_end, flips_in_convert, convert, floats, size, output })
+        let (convert, layers) = match convert.mode {
+            DecodeMode::Rgba => {
+                (Convert::of_mode(DecodeMode::Rgb), Some(Layers { joined: convert, averages }))
+            }
+            _ => (convert, None),
+        };
+        let flips = if convert.is_identity() {
+            0
+        } else {
+            stages.iter().rev().take_while(|stage| stage.is_flip()).count()
+        };
+        let flips_in_convert = stages.len() - flips;
+        let geometry_end = stages.iter().rposition(|stage| stage.step.is_geometry()).map_or(0, |i| i + 1);
+        Ok(Stages {
+            decode,
+            list: stages,
+            geometry_end,
+            flips_in_convert,
+            convert,
+            layers,
+            floats,
+            size,
+            output,
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::spec::{DType, Layout};
 /// The conversion at a chain's end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Convert {
-    /// RGB; three equal channels, of which one is written; or a value of 16 bits.
+    /// RGB; RGB and alpha, which come apart (`layers.rs`); three equal channels, of which one is written; or a value of 16 bits.
     pub(crate) mode: DecodeMode,
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
@@ -32,7 +32,11 @@ impl Convert {
     }
 
     pub(crate) fn channels(&self) -> usize {
-        if self.mode.is_rgb() { 3 } else { 1 }
+        match self.mode {
+            DecodeMode::Rgb => 3,
+            DecodeMode::Rgba => 4,
+            DecodeMode::Gray | DecodeMode::Gray16 | DecodeMode::Indices => 1,
+        }
     }
 
     pub(crate) fn unit(&mut self) {

@@ -216,6 +216,7 @@ impl Stages {
         };
         if is_one_cut
             && self.convert.is_identity()
+            && self.layers.is_none()
             && self.floats.is_empty()
             && rest.iter().all(Stage::is_flip)
         {

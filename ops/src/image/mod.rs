@@ -21,6 +21,7 @@ pub(crate) mod enhance;
 pub(crate) mod fill;
 pub(crate) mod geometry;
 pub(crate) mod in_place;
+mod layers;
 pub(crate) mod limits;
 pub(crate) mod parameters;
 mod plan;

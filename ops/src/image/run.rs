@@ -13,6 +13,7 @@ use super::augmenter::Augmenter;
 use super::buffer::Buffer;
 use super::decode::{Demand, JpegDecoder, Opened, Pixels};
 use super::geometry::{Filter, Flips, Rect, Size, Window};
+use super::layers::LayerBuffers;
 use super::row_index::{RowIndex, Rows};
 use super::rows::{copy_rows, pad_rows};
 use super::sampler::Sampler;
@@ -34,6 +35,8 @@ pub(super) struct ImageScratch {
     /// The first one is for the decoded image.
     buffers: [Buffer; 3],
     augmenter: Augmenter,
+    /// The layers of an image with alpha.
+    pub(super) layers: LayerBuffers,
     /// The decoder's warnings about the sample.
     pub(super) warnings: Warnings,
 }
@@ -54,6 +57,7 @@ impl Part for ImageScratch {
             + self.jpeg.kept_bytes()
             + self.sampler.kept_bytes()
             + self.augmenter.kept_bytes()
+            + self.layers.kept_bytes()
     }
 }
 
@@ -136,10 +140,13 @@ pub(super) fn run(
     out: &mut [u8],
 ) -> Result<Warnings> {
     scratch.part::<ImageScratch>().warnings = Warnings::default();
-    let opened = Opened::new(encoded, &stages.decode)?;
+    let mut opened = Opened::new(encoded, &stages.decode)?;
     let scope = scratch.admit(|scope| working_bytes(stages, &opened, seed, scope))?;
     let scratch = scratch.part::<ImageScratch>();
-    Run::new(stages, Source::Encoded(&opened, scope), seed, scratch, out).all()?;
+    match &stages.layers {
+        None => Run::new(stages, Source::Encoded(&opened, scope), seed, scratch, out).all()?,
+        Some(layers) => layers.run(stages, &mut opened, (seed, scope), scratch, out)?,
+    }
     Ok(scratch.warnings)
 }
 

@@ -4,6 +4,7 @@ use super::convert::Convert;
 use super::decode::{DecodeImage, DecodeMode, Opened};
 use super::geometry::{Filter, Flips, Rect, Size, Window, needed};
 use super::in_place::InPlace;
+use super::layers::Layers;
 use super::step::{FloatOp, Resizing, Step};
 use crate::seed::{BoxCrop, SampleSeed};
 use crate::spec::TensorSpec;
@@ -18,6 +19,8 @@ pub(super) struct Stages {
     /// This stage and all after it flip, and the conversion does that.
     pub(super) flips_in_convert: usize,
     pub(super) convert: Convert,
+    /// How the layers of an image with alpha are joined; `None` for all others.
+    pub(super) layers: Option<Layers>,
     /// Ops after the conversion to f32, each with its index in the chain.
     pub(super) floats: Vec<(usize, Box<dyn FloatOp>)>,
     pub(super) size: Size,

@@ -48,6 +48,11 @@ impl CompiledView {
     /// `BadConfig`, naming the op and the reason.
     pub(crate) fn new(name: &str, ops: &[Named<'_, dyn ImageOp>], count: Option<u32>) -> Result<Self> {
         let stages = Arc::new(compile::stages(ops)?);
+        if stages.layers.is_some() {
+            return Err(Error::config(
+                "images with alpha (mode=\"rgba\") have no views; decode with another mode",
+            ));
+        }
         let salts = (0..count.unwrap_or(1)).map(|number| Salt::of_view(name, number)).collect();
         let TensorSpec { dtype, layout, shape, .. } = &stages.output;
         let images = count.map(|count| count as usize);

@@ -23,7 +23,8 @@ const FIXED_BYTES: u64 = 2 << 20;
 /// Returns the working memory for a sample.
 pub(super) fn working_bytes(stages: &Stages, opened: &Opened<'_>, seed: SampleSeed, scope: Scope) -> u64 {
     let taken = Walk::taken(stages, opened, seed, Source::Encoded(scope));
-    FIXED_BYTES + taken.bytes + taken.augmented + taken.mixed + taken.buffers.iter().sum::<u64>()
+    let layers = if stages.layers.is_some() { 2 * rgb(stages.size) } else { 0 };
+    FIXED_BYTES + layers + taken.bytes + taken.augmented + taken.mixed + taken.buffers.iter().sum::<u64>()
 }
 
 /// Returns the working memory of several runs, one after the other, of a sample that is decoded once for `demand`.

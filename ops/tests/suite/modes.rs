@@ -1,4 +1,4 @@
-//! `decode_image` into one channel: grey values, and masks of classes.
+//! `decode_image` into other channels than RGB: with alpha, grey values, and masks of classes.
 
 use feedstock_ops::{Chain, DType, ErrorKind, SampleSeed, Scratch};
 use png::{BitDepth, ColorType};
@@ -165,6 +165,44 @@ fn grey_of_16_bits_is_averaged_as_16_bits() {
 }
 
 #[test]
+fn alpha_is_the_fourth_channel() {
+    let pixels: Vec<u8> = (0..3 * 2 * 4).map(|i: u8| i.wrapping_mul(37)).collect();
+    let rgba = png((3 * 4, 2), (ColorType::Grayscale, BitDepth::Eight), &pixels);
+    assert!(
+        apply("decode_image:mode=rgba,resize:2x12", &rgba).unwrap().chunks(4).all(|pixel| pixel[3] == 255)
+    );
+
+    let mut out = Vec::new();
+    let mut encoder = png::Encoder::new(&mut out, 3, 2);
+    encoder.set_color(ColorType::Rgba);
+    encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+    assert_eq!(apply("decode_image:mode=rgba,center_crop:2x3", &out).unwrap(), pixels);
+    let mirrored: Vec<u8> =
+        pixels.chunks(12).flat_map(|row| row.chunks(4).rev().flatten().copied()).collect();
+    assert_eq!(apply("decode_image:mode=rgba,center_crop:2x3,horizontal_flip:1", &out).unwrap(), mirrored);
+    let padded = apply("decode_image:mode=rgba,pad:1,center_crop:4x5", &out).unwrap();
+    assert_eq!((&padded[..20], &padded[24..36]), (&[0; 20][..], &pixels[..12]));
+    let planes = apply("decode_image:mode=rgba,center_crop:2x3,to_chw", &out).unwrap();
+    for (at, value) in planes.iter().enumerate() {
+        assert_eq!(*value, pixels[at % 6 * 4 + at / 6]);
+    }
+    let f32s = apply("decode_image:mode=rgba,center_crop:2x3,to_f32", &out).unwrap();
+    let f32s = f32s.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
+    assert!(f32s.zip(&pixels).all(|(real, value)| (real - f32::from(*value) / 255.0).abs() < 1e-7));
+    let rgb = apply("decode_image,center_crop:2x3", &out).unwrap();
+    assert!(rgb.chunks(3).zip(pixels.chunks(4)).all(|(rgb, rgba)| rgb == &rgba[..3]));
+}
+
+#[test]
+fn transparent_pixels_do_not_show_in_their_neighbours() {
+    let mut out = Vec::new();
+    let mut encoder = png::Encoder::new(&mut out, 2, 1);
+    encoder.set_color(ColorType::Rgba);
+    encoder.write_header().unwrap().write_image_data(&[200, 100, 50, 255, 9, 255, 255, 0]).unwrap();
+    assert_eq!(apply("decode_image:mode=rgba,resize:1x1", &out).unwrap(), [199, 99, 49, 128]);
+}
+
+#[test]
 fn what_does_not_fit_a_mode_is_refused() {
     let rgb = png((2, 1), (ColorType::Rgb, BitDepth::Eight), &[0; 6]);
     let error = apply("decode_image:mode=indices,resize:1x2", &rgb).unwrap_err();
@@ -194,6 +232,16 @@ fn what_does_not_fit_a_mode_is_refused() {
         ("decode_image:mode=gray,resize:8x8,normalize", "three times the same number"),
         ("decode_image:mode=gray,resize:8x8,to_f32,random_erasing", "only before to_f32"),
         ("decode_image:mode=gray,resize:8x8,random_erasing:value=1/2/3", "value must be one number"),
+        (
+            "decode_image:mode=rgba,color_jitter,resize:8x8",
+            "op 1 (color_jitter): works on colours without alpha",
+        ),
+        ("decode_image:mode=rgba,rand_augment,resize:8x8", "works on colours without alpha"),
+        ("decode_image:mode=rgba,resize:8x8,random_erasing", "works on colours without alpha"),
+        ("decode_image:mode=rgba,resize:8x8,to_f32,random_erasing", "works on colours without alpha"),
+        ("decode_image:mode=rgba,resize:8x8,normalize", "to_f32 converts all four"),
+        ("decode_image:mode=rgba,pad:9:fill=1,resize:8x8", "fill must be 0"),
+        ("decode_image:mode=rgba,rotate:9:fill=1/2/3,resize:8x8", "fill must be 0"),
         ("decode_image:mode=sepia,resize:8x8", "mode"),
     ] {
         let error = Chain::parse(ops).unwrap_err();

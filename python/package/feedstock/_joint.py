@@ -50,7 +50,7 @@ def image(decode: Op | None = None, *, fill: int = 0, transform: bool = False) -
     """Describes the image of a joint map.
 
     Args:
-        decode: ``fs.decode_image(…)``, with mode ``"rgb"``, ``"gray"`` or ``"gray16"``; default ``fs.decode_image()``.
+        decode: ``fs.decode_image(…)``, with any mode but ``"indices"``; default ``fs.decode_image()``.
         fill: The value of padding, 0 to 255, for every channel; default 0.
         transform: Adds ``<column>_transform``, float32 [rows, 3, 3]: a matrix for each sample that takes (x, y, 1) of
             the decoded image to (a, b, c), and (a / c, b / c) is the place in the result. Both are in pixels from the
@@ -157,7 +157,7 @@ def _column(kind: str, decode: Op, fill: int, *, is_mask: bool) -> JointColumn:
     if not isinstance(decode, Op) or _fields(decode)["op"] != "decode_image":
         raise ConfigError(f"{kind} must be given fs.decode_image(…); got {decode!r}")
     if (_fields(decode).get("mode") == "indices") != is_mask:
-        need = 'mode="indices"' if is_mask else 'mode="rgb", "gray" or "gray16"'
+        need = 'mode="indices"' if is_mask else 'another mode than "indices"'
         raise ConfigError(f"{kind} must be given fs.decode_image with {need}; got {decode!r}")
     fill = whole("fill", fill, 0)
     if fill > 255:

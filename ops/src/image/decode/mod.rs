@@ -20,6 +20,7 @@ mod header;
 mod jpeg;
 mod jpeg_header;
 mod jpeg_scans;
+mod layer;
 mod mode;
 mod opened;
 mod options;
@@ -30,6 +31,7 @@ mod vp8l;
 mod webp;
 
 pub(crate) use jpeg::JpegDecoder;
+pub(crate) use layer::Layer;
 pub(crate) use opened::{Demand, Opened};
 pub(crate) use pixels::Pixels;
 

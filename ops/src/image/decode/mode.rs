@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// let shape = |mode| ChainSpec::from([DecodeImage::new().mode(mode).into(), resize([8, 8])]).compile();
 /// assert_eq!(shape(DecodeMode::Rgb)?.output().shape, [8, 8, 3]);
+/// assert_eq!(shape(DecodeMode::Rgba)?.output().shape, [8, 8, 4]);
 /// assert_eq!(shape(DecodeMode::Gray)?.output().shape, [8, 8, 1]);
 /// assert_eq!(shape(DecodeMode::Gray16)?.output().shape, [8, 8, 1]);
 /// assert_eq!(shape(DecodeMode::Indices)?.output().shape, [8, 8]);
@@ -27,6 +28,10 @@ pub enum DecodeMode {
     /// Three channels. Grey becomes three equal channels, and alpha is dropped.
     #[default]
     Rgb,
+    /// Four channels, as Pillow's `convert("RGBA")`: an image without alpha is opaque (255). Crops, resizes, flips, rotations and
+    /// other geometry, `to_f32` and `to_chw` work on it. Padding is transparent black, so `fill` must be 0. As in Pillow, filters
+    /// average colours by their alpha. Images with alpha are decoded twice.
+    Rgba,
     /// One channel: luma by ITU-R 601-2, as Pillow's `convert("L")`.
     Gray,
     /// One channel of 16 bits, 0 … 65,535: a PNG of 16-bit grey, as Pillow's mode `I;16`, such as a depth map. Other images
@@ -47,7 +52,7 @@ impl DecodeMode {
     pub(crate) fn depth(self) -> Depth {
         match self {
             Self::Gray16 => Depth::Sixteen,
-            Self::Rgb | Self::Gray | Self::Indices => Depth::Eight,
+            Self::Rgb | Self::Rgba | Self::Gray | Self::Indices => Depth::Eight,
         }
     }
 
@@ -55,7 +60,7 @@ impl DecodeMode {
     pub(super) fn check(self, bytes: &[u8]) -> Result<()> {
         let stored = match self {
             Self::Indices | Self::Gray16 => read_mode(bytes)?,
-            Self::Rgb | Self::Gray => return Ok(()),
+            Self::Rgb | Self::Rgba | Self::Gray => return Ok(()),
         };
         match stored {
             "I;16" if self == Self::Gray16 => Ok(()),

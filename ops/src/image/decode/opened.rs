@@ -8,7 +8,8 @@ use super::gray::gray;
 use super::header::read_header;
 use super::jpeg::{self, JpegDecoder};
 use super::jpeg_header::{self, JpegHeader};
-use super::mode::DecodeMode;
+use super::layer::Layer;
+use super::mode::{DecodeMode, read_mode};
 use super::options::DecodeImage;
 use super::pixels::Pixels;
 use super::{baseline, jpeg_scans, png, webp};
@@ -26,6 +27,7 @@ pub(crate) struct Opened<'a> {
     stored: Size,
     orientation: Orientation,
     mode: DecodeMode,
+    layer: Layer,
 }
 
 enum Body<'a> {
@@ -73,7 +75,21 @@ impl<'a> Opened<'a> {
         }
         let stored = Size { height: header.height, width: header.width };
         let orientation = if op.exif_orientation { exif::orientation(bytes) } else { Orientation::UPRIGHT };
-        Ok(Self { bytes, body, stored, orientation, mode: op.mode })
+        Ok(Self { bytes, body, stored, orientation, mode: op.mode, layer: Layer::Colors })
+    }
+
+    /// Decodes this layer from now on, instead of the colours.
+    pub(crate) fn set_layer(&mut self, layer: Layer) {
+        self.layer = layer;
+    }
+
+    /// Whether pixels may be transparent.
+    pub(crate) fn has_alpha(&self) -> bool {
+        match &self.body {
+            Body::Jpeg(_) => false,
+            Body::Png => png::has_alpha(self.bytes),
+            Body::WebP => read_mode(self.bytes).is_ok_and(|mode| mode == "RGBA"),
+        }
     }
 
     /// Whether crops of the image jump from one restart marker to another, if the number of MCUs between them is in
@@ -128,12 +144,13 @@ impl<'a> Opened<'a> {
     ) -> Result<Pixels> {
         let region = self.orientation.to_stored(demand.region, self.stored);
         let pixels = match &self.body {
+            _ if self.layer == Layer::Alpha && !self.has_alpha() => opaque((region, demand.denominator), out),
             Body::Jpeg(header) => {
                 jpeg.decode(self.bytes, header, (region, demand.denominator), demand.scope, out)?
             }
             Body::Png => {
                 let pixels = match self.mode {
-                    DecodeMode::Rgb | DecodeMode::Gray => png::Values::Rgb,
+                    DecodeMode::Rgb | DecodeMode::Rgba | DecodeMode::Gray => png::Values::Layer(self.layer),
                     DecodeMode::Gray16 => png::Values::Wide,
                     DecodeMode::Indices => png::Values::Stored,
                 };
@@ -141,7 +158,7 @@ impl<'a> Opened<'a> {
                 Pixels { warnings, ..self.whole(region) }
             }
             Body::WebP => {
-                webp::decode(self.bytes, self.stored, out, spare)?;
+                webp::decode(self.bytes, self.stored, self.layer, (out, spare))?;
                 self.whole(region)
             }
         };
@@ -200,6 +217,19 @@ impl<'a> Opened<'a> {
     fn whole(&self, region: Rect) -> Pixels {
         let stride = self.stored.width as usize;
         Pixels { stride, view: region, window: None, warnings: Warnings::default() }
+    }
+}
+
+/// Writes the alpha of a region without transparent pixels, as large as it is when it is decoded at 1/`denominator`.
+fn opaque((region, denominator): (Rect, u32), out: &mut Buffer) -> Pixels {
+    let (shown, window) = jpeg::scaled_region(region, denominator);
+    let size = shown.size();
+    out.take(size.rgb_bytes()).fill(u8::MAX);
+    Pixels {
+        stride: size.width as usize,
+        view: Rect::of(size),
+        window: (denominator > 1).then_some(window),
+        warnings: Warnings::default(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::io::Cursor;
 use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Transformations};
 
 use super::super::geometry::Size;
+use super::layer::Layer;
 use super::png_repair::{chunk_lengths, has_partial_palette_entry, rebuilt};
 use crate::image::buffer::Buffer;
 use crate::warning::{Warning, Warnings};
@@ -32,26 +33,31 @@ pub(super) fn working_bytes(bytes: &[u8], size: Size, scope: Scope) -> u64 {
     const ROWS: u64 = 6;
     const FIXED_BYTES: u64 = 1 << 20;
     const COPIES: u64 = 4;
-    const COLOR_TYPE_AT: usize = 25;
     let (width, height) = (u64::from(size.width), u64::from(size.height));
     let color = bytes.get(COLOR_TYPE_AT);
-    let mut is_transparent = matches!(color, Some(4 | 6));
     let mut other_bytes = 0;
     for (name, length) in chunk_lengths(bytes) {
-        is_transparent |= name == *b"tRNS";
         other_bytes += if name == *b"IDAT" { 0 } else { length.min(bytes.len()) as u64 };
     }
     let is_grey = matches!(color, Some(0 | 4));
-    let pixel_bytes = if is_transparent && !is_grey { 4 } else { 3 };
+    let pixel_bytes = if has_alpha(bytes) && !is_grey { 4 } else { 3 };
     let rebuilding = if scope == Scope::Most { COPIES * bytes.len() as u64 } else { 0 };
     width * height * pixel_bytes + ROWS * 8 * width + FIXED_BYTES + other_bytes + rebuilding
+}
+
+/// Where IHDR states the kind of colours.
+const COLOR_TYPE_AT: usize = 25;
+
+/// Whether pixels may be transparent: by a channel, or by a chunk that names transparent colours.
+pub(super) fn has_alpha(bytes: &[u8]) -> bool {
+    matches!(bytes.get(COLOR_TYPE_AT), Some(4 | 6)) || chunk_lengths(bytes).any(|(name, _)| name == *b"tRNS")
 }
 
 /// What is made of stored values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Values {
-    /// Colours, also those of a palette.
-    Rgb,
+    /// A layer of the colours, also of those of a palette.
+    Layer(Layer),
     /// Palette indices or grey values, in three equal channels. The image has a palette or is grey.
     Stored,
     /// Grey values of 16 bits: the high byte, the low byte, and one that is not used. The image is 16-bit grey.
@@ -98,16 +104,16 @@ fn decode_as_stored(
     options.set_ignore_iccp_chunk(true);
     let mut decoder = Decoder::new_with_options(Cursor::new(bytes), options);
     decoder.set_limits(limits);
-    if values == Values::Rgb {
+    if matches!(values, Values::Layer(_)) {
         decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     }
     let mut reader = decoder.read_info().map_err(bad)?;
     let (color, depth) = reader.output_color_type();
-    match values {
-        Values::Rgb => {}
+    let layer = match values {
+        Values::Layer(layer) => layer,
         Values::Stored => return stored_values(reader, size, out),
         Values::Wide => return wide_values(reader, size, out),
-    }
+    };
     let channels = color.samples();
     if depth != BitDepth::Eight || color == ColorType::Indexed {
         return Err(Error::bug(format!("the png crate yields {color:?} {depth:?} after expansion")));
@@ -115,12 +121,12 @@ fn decode_as_stored(
     if (reader.info().width, reader.info().height) != (size.width, size.height) {
         return Err(Error::bad_sample("PNG: the header's size is not the frame's"));
     }
-    // Decode to the end of the buffer's wider form and squeeze or widen it to three channels in place.
+    // Squeezed or widened to three channels in place.
     let wide = pixels * channels.max(3);
     let buffer = out.take(wide);
     reader.next_frame(&mut buffer[..pixels * channels]).map_err(bad)?;
     reader.finish().map_err(bad)?;
-    to_rgb(buffer, pixels, channels);
+    layer.take(buffer, pixels, channels);
     Ok(())
 }
 
@@ -158,7 +164,7 @@ fn stored_values(mut reader: png::Reader<Cursor<&[u8]>>, size: Size, out: &mut B
     reader.next_frame(&mut buffer[..line * size.height as usize]).map_err(bad)?;
     reader.finish().map_err(bad)?;
     if depth == BitDepth::Eight {
-        to_rgb(buffer, pixels, 1);
+        Layer::Colors.take(buffer, pixels, 1);
         return Ok(());
     }
     let bits = depth as usize;
@@ -177,23 +183,4 @@ fn stored_values(mut reader: png::Reader<Cursor<&[u8]>>, size: Size, out: &mut B
         }
     }
     Ok(())
-}
-
-/// Brings `pixels` of 1, 2, 3 or 4 channels (grey, grey + alpha, RGB, RGBA) to three in place.
-pub(super) fn to_rgb(buffer: &mut [u8], pixels: usize, channels: usize) {
-    match channels {
-        1 | 2 => {
-            // Backwards: a pixel's three bytes never reach a source byte that is still needed.
-            for pixel in (0..pixels).rev() {
-                let grey = buffer[pixel * channels];
-                buffer[pixel * 3..pixel * 3 + 3].fill(grey);
-            }
-        }
-        4 => {
-            for pixel in 0..pixels {
-                buffer.copy_within(pixel * 4..pixel * 4 + 3, pixel * 3);
-            }
-        }
-        _ => {}
-    }
 }

@@ -5,8 +5,8 @@ use std::io::Cursor;
 use image_webp::WebPDecoder;
 
 use super::super::geometry::Size;
+use super::layer::Layer;
 use super::options::DecodeImage;
-use super::png::to_rgb;
 use super::vp8l;
 use crate::image::buffer::Buffer;
 use crate::limits::over;
@@ -87,8 +87,13 @@ fn huffman_groups(bytes: &[u8], size: Size) -> u32 {
     most
 }
 
-/// Decodes into dense RGB what [`check`] accepted. `size` is within the limits.
-pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer, spare: &mut Buffer) -> Result<()> {
+/// Decodes a layer of what [`check`] accepted into three dense channels. `size` is within the limits.
+pub(super) fn decode(
+    bytes: &[u8],
+    size: Size,
+    layer: Layer,
+    (out, spare): (&mut Buffer, &mut Buffer),
+) -> Result<()> {
     let pixels = size.height as usize * size.width as usize;
     let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(bad)?;
     // RGBA once for the frame and once for an animation's canvas, plus 1 MiB of metadata.
@@ -100,7 +105,7 @@ pub(super) fn decode(bytes: &[u8], size: Size, out: &mut Buffer, spare: &mut Buf
     let buffer = if channels == 4 { &mut *spare } else { &mut *out };
     decoder.read_image(buffer.take(pixels * channels)).map_err(bad)?;
     if channels == 4 {
-        to_rgb(spare.take(pixels * 4), pixels, 4);
+        layer.take(spare.take(pixels * 4), pixels, 4);
         std::mem::swap(out, spare);
     }
     Ok(())

@@ -10,7 +10,7 @@ from feedstock.ops._op import Op, flatten
 
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
-Mode = Literal["rgb", "gray", "gray16", "indices"]
+Mode = Literal["rgb", "rgba", "gray", "gray16", "indices"]
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 Policy = Literal["imagenet", "cifar10", "svhn"]
 Size = int | tuple[int, int]
@@ -37,13 +37,15 @@ def decode_image(
     max_coefficient_bytes: int | None = None,
     max_huffman_groups: int | None = None,
 ) -> Op:
-    """Decodes JPEG, PNG or WebP to uint8 [height, width, 3] RGB, or to one channel.
+    """Decodes JPEG, PNG or WebP to uint8 [height, width, 3] RGB, to RGB and alpha, or to one channel.
 
     An image over a limit is a bad sample, and the error states the limit, the value and the option. No limit is a time,
     so all ranks and workers accept the same images.
 
     Args:
-        mode: What is made of the colours; default ``"rgb"``. ``"gray"``: luma [height, width, 1], as Pillow's
+        mode: What is made of the colours; default ``"rgb"``. ``"rgba"``: [height, width, 4], as Pillow's
+            ``convert("RGBA")``. Ops on geometry, ``to_f32`` and ``to_chw`` work on it, padding is transparent (``fill``
+            must be 0), and filters average colours by their alpha, as Pillow's ``resize``. ``"gray"``: luma [height, width, 1], as Pillow's
             ``convert("L")``. ``"gray16"``: uint16 [height, width, 1] of a PNG of 16-bit grey (Pillow's mode
             ``I;16``), such as a depth map; other images are bad samples. Crops, resizes, padding (with ``fill`` · 257),
             flips, ``to_f32`` (to 0…1) and ``normalize`` work on it. ``"indices"``: a mask of classes [height, width],
