@@ -224,6 +224,14 @@ impl Inner {
         if state.index.update(key, next) {
             return Ok(Reserved::Resident);
         }
+        let reserved = self.make_room(&mut state, key, size, next);
+        self.publish(&state); // also if room was made in vain
+        reserved
+    }
+
+    /// Removes what has to be evicted for an entry, and allocates its space.
+    fn make_room(&self, state: &mut State, key: Key, size: u64, next: Use) -> io::Result<Reserved> {
+        let folder = &self.folder;
         let in_slab = state.slabs.take(size);
         let others = folder.used_by_others()?;
         loop {
@@ -250,7 +258,6 @@ impl Inner {
         };
         state.index.reserve(size);
         state.writing.insert(key);
-        self.publish(&state);
         Ok(Reserved::Space(target))
     }
 

@@ -19,6 +19,7 @@ use super::table::Table;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -143,8 +144,13 @@ impl Slabs {
         Ok(current)
     }
 
-    /// Enters a written entry into the table. Returns `false` if the table has no room for its key.
+    /// Enters a written entry into the table. Returns `false` if the table has no room for its key, or if a process has deleted the
+    /// slab: the next entry then goes to another one.
     pub(super) fn keep(&mut self, key: Key, extent: Extent, file: &File) -> io::Result<bool> {
+        if file.metadata()?.nlink() == 0 {
+            self.current.take_if(|(current, _)| *current == extent.slab);
+            return Ok(false);
+        }
         self.measure(extent.slab, file)?;
         self.table.insert(key, extent)
     }

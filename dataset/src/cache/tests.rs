@@ -149,6 +149,50 @@ fn what_could_not_be_freed_still_counts() {
     assert!(on_disk(dir.path()) <= 21 * 4096 && cache.stats().used_bytes == on_disk(dir.path()));
 }
 
+thread_local! {
+    static PUNCHES: Cell<u32> = const { Cell::new(0) };
+}
+
+fn fails_after_three(file: &File, range: Range<u64>) -> io::Result<()> {
+    PUNCHES.set(PUNCHES.get() + 1);
+    if PUNCHES.get() > 3 {
+        return Err(io::Error::from(io::ErrorKind::StorageFull));
+    }
+    (Disk::REAL.punch)(file, range)
+}
+
+/// An eviction that fails after others have succeeded must not leave their space counted as taken: other processes would evict for it.
+#[test]
+fn room_that_was_made_in_vain_is_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = DiskCacheOptions::new(dir.path(), 64 * 4096);
+    let cache = DiskCache::open_with(options, Disk { punch: fails_after_three, ..Disk::REAL }).unwrap();
+    assert!((10..30).all(|n| put(&cache, n)));
+    PUNCHES.set(0); // opening the folder tests the disk
+    let published = || fs::metadata(dir.path().join("part-0/lock")).unwrap().len() * 4096;
+    assert_eq!(published(), cache.stats().used_bytes);
+    let large = Bytes::from(vec![7; 60 * 4096]);
+    assert!(!cache.put(&object(1), &(0..large.len() as u64), &large, 5), "the fourth eviction fails");
+    assert_eq!(cache.stats().entries, 16);
+    assert_eq!(published(), cache.stats().used_bytes);
+}
+
+#[test]
+fn entries_go_to_another_slab_after_theirs_was_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), Disk::REAL);
+    assert!((0..3).all(|n| put(&cache, n)));
+    fs::remove_file(slab::path(&dir.path().join("part-0"), 0)).unwrap();
+    assert!(!put(&cache, 3), "its bytes went into the deleted file");
+    assert!(put(&cache, 4));
+    assert!(put(&cache, 3));
+    assert!(!(0..3).any(|n| has(&cache, n)) && (3..5).all(|n| has(&cache, n)));
+    drop(cache);
+    let cache = open(dir.path(), Disk::REAL);
+    assert!((3..5).all(|n| has(&cache, n)));
+    assert_eq!(cache.stats().used_bytes, on_disk(dir.path()));
+}
+
 /// Slots are lost, as those of entries that a killed process was writing.
 #[test]
 fn bytes_without_a_slot_are_freed_when_the_part_is_taken_over() {

@@ -45,12 +45,12 @@ def decode_image(
     Args:
         mode: What is made of the colours; default ``"rgb"``. ``"rgba"``: [height, width, 4], as Pillow's
             ``convert("RGBA")``. Ops on geometry, ``to_f32`` and ``to_chw`` work on it, padding is transparent (``fill``
-            must be 0), and filters average colours by their alpha, as Pillow's ``resize``. ``"gray"``: luma [height, width, 1], as Pillow's
-            ``convert("L")``. ``"gray16"``: uint16 [height, width, 1] of a PNG of 16-bit grey (Pillow's mode
-            ``I;16``), such as a depth map; other images are bad samples. Crops, resizes, padding (with ``fill`` · 257),
-            flips, ``to_f32`` (to 0…1) and ``normalize`` work on it. ``"indices"``: a mask of classes [height, width],
-            a PNG's palette indices or grey values of at most 8 bits; resizing then takes the nearest pixel, and ops
-            on colours do nothing. See ``fs.mask``.
+            must be 0), and filters average colours by their alpha, as Pillow's ``resize``. ``"gray"``: luma
+            [height, width, 1], as Pillow's ``convert("L")``. ``"gray16"``: uint16 [height, width, 1] of a PNG of
+            16-bit grey (Pillow's mode ``I;16``), such as a depth map; other images are bad samples. Crops, resizes,
+            padding (with ``fill`` · 257), flips, ``to_f32`` (to 0…1) and ``normalize`` work on it. ``"indices"``: a
+            mask of classes [height, width], a PNG's palette indices or grey values of at most 8 bits; resizing then
+            takes the nearest pixel, and ops on colours do nothing. See ``fs.mask``.
         exif_orientation: Whether to rotate the image by its EXIF; default ``False``, as Pillow's ``Image.open``.
         scaled: Whether the JPEG decoder may halve images of at least four times the target size; default ``True``.
         max_pixels: Pixels, checked before allocation; default 89,478,485 (Pillow's limit).
