@@ -169,7 +169,7 @@ impl Checked {
     }
 }
 
-const IMAGE_CHAINS: [&str; 12] = [
+const IMAGE_CHAINS: [&str; 13] = [
     "decode_image,resize:224x224",
     "decode_image:scaled=false,resize:224x224:filter=bicubic",
     "decode_image,random_resized_crop:224:scale=0.05..0.3,horizontal_flip,normalize,to_chw",
@@ -181,7 +181,7 @@ const IMAGE_CHAINS: [&str; 12] = [
     "decode_image,gaussian_blur:23,vertical_flip:1,center_crop:2900",
     "decode_image,rotate:30..60:expand=true,random_crop:512:pad_if_needed=true,normalize",
     "decode_image,random_crop:700:pad_if_needed=true,timm_rand_augment:num_layers=4:probability=1",
-    "decode_image:mode=rgba,pad:100,random_crop:512,rotate:30:interpolation=bilinear",
+    "decode_image:mode=rgba,pad:100,random_crop:512:pad_if_needed=true,rotate:30:interpolation=bilinear",
     "decode_image,resize:900x800,random_apply:[aug_mix]:1,rand_augment",
 ];
 

@@ -4,20 +4,24 @@ use crate::failure::{Failure, Outcome};
 use feedstock_ops::{DType, Layout, TensorSpec};
 
 const CHANNELS: usize = 3;
+const WITH_ALPHA: usize = 4;
 
-/// Encodes one sample's tensor as a PNG: u8, u16 or f32, `[h, w, c]` or `[c, h, w]` with 1 or 3 channels, or a mask `[h, w]`.
+/// Encodes one sample's tensor as a PNG: u8, u16 or f32, `[h, w, c]` or `[c, h, w]` with 1, 3 or 4 channels, or a mask
+/// `[h, w]`. Transparent pixels are shown on white.
 ///
 /// The high byte of u16 values is shown. f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised
 /// values have no colours. Each class of a mask has another colour; class 0 is black.
 pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     let (height, width, channels) = match (spec.shape.as_slice(), spec.layout) {
-        (&[height, width, channels @ (1 | CHANNELS)], Layout::Hwc)
-        | (&[channels @ (1 | CHANNELS), height, width], Layout::Chw) => (height, width, channels),
+        (&[height, width, channels @ (1 | CHANNELS | WITH_ALPHA)], Layout::Hwc)
+        | (&[channels @ (1 | CHANNELS | WITH_ALPHA), height, width], Layout::Chw) => {
+            (height, width, channels)
+        }
         (&[height, width], Layout::Hw) => (height, width, 1),
         (shape, layout) => {
             return Err(Failure::config(format!(
                 "the result of --ops has shape {shape:?} ({layout:?}); preview shows images of shape [h, w, c] or [c, h, w] \
-                 with 1 or 3 channels, and masks [h, w]"
+                 with 1, 3 or 4 channels, and masks [h, w]"
             )));
         }
     };
@@ -36,7 +40,9 @@ pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     let pixels = match (channels, spec.layout) {
         (_, Layout::Hw) => values.iter().flat_map(|class| colour(*class)).collect(),
         (1, _) => values.iter().flat_map(|value| [*value; CHANNELS]).collect(),
-        (_, Layout::Chw) => interleave(&values, width * height),
+        (WITH_ALPHA, Layout::Chw) => on_white(&interleave(&values, channels)),
+        (WITH_ALPHA, _) => on_white(&values),
+        (_, Layout::Chw) => interleave(&values, channels),
         _ => values,
     };
     encode(&pixels, width, height)
@@ -64,8 +70,19 @@ pub(super) fn stretch(tensor: &[u8]) -> Vec<u8> {
     values.iter().map(|value| ((value - least) * scale + 0.5) as u8).collect()
 }
 
-fn interleave(planes: &[u8], pixels: usize) -> Vec<u8> {
-    (0..pixels).flat_map(|at| (0..CHANNELS).map(move |channel| planes[channel * pixels + at])).collect()
+fn interleave(planes: &[u8], channels: usize) -> Vec<u8> {
+    let pixels = planes.len() / channels;
+    (0..pixels).flat_map(|at| (0..channels).map(move |channel| planes[channel * pixels + at])).collect()
+}
+
+/// Returns the RGB of pixels with alpha on a white background.
+fn on_white(rgba: &[u8]) -> Vec<u8> {
+    let shown = |value: u8, alpha: u8| {
+        let sum = u32::from(value) * u32::from(alpha) + 255 * u32::from(u8::MAX - alpha);
+        u8::try_from((sum + 127) / 255).unwrap_or(u8::MAX)
+    };
+    let pixels = rgba.as_chunks::<WITH_ALPHA>().0.iter();
+    pixels.flat_map(|&[r, g, b, alpha]| [r, g, b].map(|value| shown(value, alpha))).collect()
 }
 
 /// Encodes RGB pixels as a PNG.
@@ -106,6 +123,16 @@ mod tests {
         assert_eq!(decoded(&png_hwc), hwc);
         assert_eq!(decoded(&png_chw), hwc);
         assert_eq!(decoded(&png_f32), hwc);
+    }
+
+    #[test]
+    fn transparent_pixels_are_white() {
+        let hwc: [u8; 8] = [10, 20, 30, 255, 0, 100, 200, 0];
+        let chw: [u8; 8] = [10, 0, 20, 100, 30, 200, 255, 0];
+        let spec = |shape: [usize; 3], layout| TensorSpec::new(DType::U8, shape, layout);
+        let shown = [10, 20, 30, 255, 255, 255];
+        assert_eq!(decoded(&png(&hwc, &spec([1, 2, 4], Layout::Hwc)).unwrap()), shown);
+        assert_eq!(decoded(&png(&chw, &spec([4, 1, 2], Layout::Chw)).unwrap()), shown);
     }
 
     #[test]

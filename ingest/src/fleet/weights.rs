@@ -7,8 +7,8 @@ use std::time::Duration;
 /// once and not for each worker. A worker that joins alone serves at the next step, one of two within a second.
 const SETTLE: Duration = Duration::from_millis(750);
 
-/// Strands do not wait longer than this for more news.
-const SETTLE_MOST: Duration = Duration::from_secs(5);
+/// Strands do not wait longer than this for more news, so that a ready worker serves soon while others join.
+const SETTLE_MOST: Duration = Duration::from_secs(1);
 
 /// Units of members by name, as the table of strands has them.
 #[derive(Debug, Default)]
@@ -60,5 +60,24 @@ impl Weights {
             false => self.note(now),
         }
         may
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_that_keep_coming_are_in_force_after_a_second() {
+        let at = Duration::from_millis;
+        let mut weights = Weights::default();
+        for now in (0..=900).step_by(100) {
+            weights.note(at(now));
+            assert!(!weights.is_settled(at(now)));
+        }
+        assert!(!weights.is_settled(at(999)) && weights.is_settled(at(1000)));
+        weights.adopt(BTreeMap::new());
+        weights.note(at(2000));
+        assert!(!weights.is_settled(at(2749)) && weights.is_settled(at(2750)), "nothing came after it");
     }
 }

@@ -145,10 +145,10 @@ mod tests {
         dispatch.members(at(0), &names);
         dispatch.step(at(0), 0, rows(0..STRANDS));
         dispatch.published(at(100), &names[0], units(1, 7));
-        dispatch.published(at(900), &names[1], units(3, 7));
-        assert_eq!(tick(&mut dispatch, 1600), []);
+        dispatch.published(at(300), &names[1], units(3, 7));
+        assert_eq!(tick(&mut dispatch, 1000), []);
         assert_eq!(shares(&dispatch), [512, 512], "the news have yet to settle");
-        tick(&mut dispatch, 1650);
+        tick(&mut dispatch, 1050);
         assert_eq!(shares(&dispatch), [256, 768]);
         let owed: Vec<_> =
             dispatch.streams.values().map(|stream| (stream.strands.len(), stream.until)).collect();
