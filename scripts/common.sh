@@ -52,6 +52,9 @@ if [ -z "${CARGO_TARGET_DIR:-}" ] && [ ! -d target ]; then
     export CARGO_TARGET_DIR=$cache/target
 fi
 
+# The model checks of ingest are a separate workspace; ingest/model/Cargo.toml states why.
+model=(--locked --manifest-path ingest/model/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/model")
+
 venv=$cache/venv
 wheels=$cache/wheels
 
@@ -96,6 +99,13 @@ build_wheel() {
     return "$status"
 }
 
+# Checks the formatting of all Rust files.
+check_formatting() {
+    say "formatting"
+    cargo fmt --all --check
+    cargo fmt --manifest-path ingest/model/Cargo.toml --check
+}
+
 # Runs all lints: of libraries and programs, then of tests, examples and benches.
 lint() {
     say "lints of libraries and programs"
@@ -105,4 +115,5 @@ lint() {
     cargo clippy --locked --workspace --all-features --all-targets -- -D warnings \
         -A clippy::unwrap_used -A clippy::expect_used -A clippy::panic -A clippy::print_stdout \
         -A clippy::cast_possible_truncation -A clippy::undocumented_unsafe_blocks -A missing_docs -A unreachable_pub
+    cargo clippy "${model[@]}" --all-targets -- -D warnings
 }

@@ -1,3 +1,4 @@
+use super::queue::{EARLY_MAX, FIRST};
 use super::*;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::channel;
@@ -65,7 +66,7 @@ fn what_a_share_has_queued_is_done_after_it_has_ended() {
     drop(pool.share(1));
     // The last task has sent; its thread may not have counted it as done yet.
     let since = Instant::now();
-    while !pool.0.shared.queue().shares.is_empty() {
+    while !pool.0.shared.tasks.lock().shares.is_empty() {
         assert!(since.elapsed() < Duration::from_secs(60), "an ended share stays");
         std::thread::yield_now();
     }
@@ -166,7 +167,7 @@ fn a_run_that_paused_neither_catches_up_nor_falls_behind() {
     let pool = Pool::new(1).unwrap();
     let mut paused = pool.turns(0);
     let before = paused.next();
-    pool.0.shared.queue().served += 100;
+    pool.0.shared.tasks.lock().served += 100;
     assert_eq!(paused.next(), Turn(FIRST + 100));
     assert_eq!(paused.next(), Turn(FIRST + 101));
     assert!(before < Turn(FIRST + 100));
