@@ -9,7 +9,7 @@ use crate::spec::{DType, Layout};
 /// The conversion at a chain's end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Convert {
-    /// RGB; RGB and alpha, which come apart (`layers.rs`); three equal channels, of which one is written; or a value of 16 bits.
+    /// RGB; RGB and alpha, which come apart (`sample.rs`); three equal channels, of which one is written; or a value of 16 bits.
     pub(crate) mode: DecodeMode,
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::decode::Opened;
 use super::geometry::{Filter, Rect, Size, Window, needed};
-use super::run::run;
+use super::sample::run;
 use super::stages::{Stage, Stages};
 use super::step::Step;
 use crate::plan::{Plan, Row};

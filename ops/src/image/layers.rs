@@ -1,20 +1,8 @@
-//! Images with alpha. A pixel has three bytes between ops, so the chain runs once for the alpha and once for the colours, with the
-//! same draws, and the results are joined.
-//!
-//! ```text
-//! bytes ─┬─▶ alpha, in three equal channels ─▶ chain ─┬─▶ joined: [.., 4]
-//!        └─▶ colours (weighted by alpha)    ─▶ chain ─┘
-//! ```
+//! The layers of an image with alpha after the chain (`sample.rs`), and how they are joined.
 
 use super::buffer::Buffer;
 use super::convert::Convert;
-use super::decode::{Layer, Opened};
-use super::run::{ImageScratch, Run, Source};
-use super::stages::Stages;
-use crate::seed::SampleSeed;
 use crate::spec::{DType, Layout};
-use crate::working::Scope;
-use feedstock_base::Result;
 
 /// How layers are joined.
 pub(crate) struct Layers {
@@ -28,8 +16,8 @@ pub(crate) struct Layers {
 /// The layers of one sample, dense and of the chain's size.
 #[derive(Default)]
 pub(super) struct LayerBuffers {
-    alpha: Buffer,
-    colors: Buffer,
+    pub(super) alpha: Buffer,
+    pub(super) colors: Buffer,
 }
 
 impl LayerBuffers {
@@ -39,34 +27,8 @@ impl LayerBuffers {
 }
 
 impl Layers {
-    /// Runs one sample through the chain, and writes its row.
-    pub(super) fn run(
-        &self,
-        stages: &Stages,
-        opened: &mut Opened<'_>,
-        (seed, scope): (SampleSeed, Scope),
-        scratch: &mut ImageScratch,
-        out: &mut [u8],
-    ) -> Result<()> {
-        let mut buffers = std::mem::take(&mut scratch.layers);
-        let bytes = stages.size.rgb_bytes();
-        let is_weighted = self.averages && opened.has_alpha();
-        let mut layer = |layer, pixels: &mut [u8]| {
-            opened.set_layer(layer);
-            Run::new(stages, Source::Encoded(&*opened, scope), seed, &mut *scratch, pixels).all()
-        };
-        let colors = if is_weighted { Layer::Weighted } else { Layer::Colors };
-        let result = layer(Layer::Alpha, buffers.alpha.take(bytes))
-            .and_then(|()| layer(colors, buffers.colors.take(bytes)));
-        if result.is_ok() {
-            self.join(&buffers.colors.bytes()[..bytes], &buffers.alpha.bytes()[..bytes], is_weighted, out);
-        }
-        scratch.layers = buffers;
-        result
-    }
-
     /// Writes colours and alpha, both in three channels, as four.
-    fn join(&self, colors: &[u8], alpha: &[u8], is_weighted: bool, out: &mut [u8]) {
+    pub(super) fn join(&self, colors: &[u8], alpha: &[u8], is_weighted: bool, out: &mut [u8]) {
         let Convert { dtype, layout, scale: [scale, ..], .. } = self.joined;
         let pixels = alpha.len() / 3;
         for (at, (color, alpha)) in colors.as_chunks::<3>().0.iter().zip(alpha.as_chunks::<3>().0).enumerate()

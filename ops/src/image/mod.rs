@@ -4,7 +4,7 @@
 //! and the first op that needs pixels decodes what is left of it (`run.rs`). The ops are in `op/image/`, one file each.
 //!
 //! ```text
-//! op/image/*.rs ── compile.rs: ImageOp ──▶ step.rs: kinds of steps ──▶ stages.rs ──▶ plan.rs ─▶ run.rs ─▶ row
+//! op/image/*.rs ── compile.rs: ImageOp ──▶ step.rs: kinds of steps ──▶ stages.rs ──▶ plan.rs ─▶ sample.rs ─▶ run.rs ─▶ row
 //! ```
 
 mod annotation;
@@ -31,6 +31,7 @@ mod restarts;
 mod row_index;
 mod rows;
 mod run;
+mod sample;
 mod sampler;
 mod stages;
 pub(crate) mod step;

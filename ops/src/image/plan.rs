@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::compile::{self, ImageOp};
 use super::decode::Opened;
 use super::deferred::Deferring;
-use super::run::run;
+use super::sample::run;
 use super::stages::Stages;
 use crate::plan::{Named, Plan, Row};
 use crate::resources::Resources;

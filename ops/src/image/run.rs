@@ -20,7 +20,6 @@ use super::sampler::Sampler;
 use super::stages::{Resized, Stage, Stages, shown_of_boxes};
 use super::step::{Crop, Resizing, Step, Turn};
 use super::warp::warp;
-use super::working::working_bytes;
 use crate::scratch::{Part, Scratch};
 use crate::seed::SampleSeed;
 use crate::warning::Warnings;
@@ -129,25 +128,6 @@ pub(super) struct Run<'a> {
     scratch: &'a mut ImageScratch,
     out: &'a mut [u8],
     at: Place,
-}
-
-/// Runs one sample through its chain.
-pub(super) fn run(
-    stages: &Stages,
-    encoded: &[u8],
-    seed: SampleSeed,
-    scratch: &mut Scratch,
-    out: &mut [u8],
-) -> Result<Warnings> {
-    scratch.part::<ImageScratch>().warnings = Warnings::default();
-    let mut opened = Opened::new(encoded, &stages.decode)?;
-    let scope = scratch.admit(|scope| working_bytes(stages, &opened, seed, scope))?;
-    let scratch = scratch.part::<ImageScratch>();
-    match &stages.layers {
-        None => Run::new(stages, Source::Encoded(&opened, scope), seed, scratch, out).all()?,
-        Some(layers) => layers.run(stages, &mut opened, (seed, scope), scratch, out)?,
-    }
-    Ok(scratch.warnings)
 }
 
 impl<'a> Run<'a> {
