@@ -1,11 +1,12 @@
 //! Reaching a worker: TCP, TLS, the socket of one on the same host, or this process itself.
 
 use super::dispatch::HERE;
+use super::member::Reported;
 use super::members::Workers;
 use crate::wire::{
-    ALPN_ROWS, Answer, Ask, Capacity, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Versions,
-    Welcome, WorkerStatus, agree, read_greeting, read_length, read_message, read_text, release,
-    write_greeting, write_message,
+    ALPN_ROWS, Answer, Ask, ClientTls, Hello, Io, MAGIC, MESSAGE_BYTES, PROTOCOL, Token, Versions, Welcome,
+    WorkerStatus, agree, read_greeting, read_length, read_message, read_text, release, write_greeting,
+    write_message,
 };
 use crate::worker::{Serve, serve};
 use crate::{Error, ErrorKind, Result};
@@ -110,8 +111,7 @@ impl Connect for Network {
 /// A connection over which both sides have greeted.
 pub(crate) struct Greeted {
     pub(crate) io: Box<dyn Io>,
-    /// What the worker published of its capacity.
-    pub(crate) capacity: Option<Capacity>,
+    pub(crate) reported: Reported,
 }
 
 /// A connection to `member` over which both sides have greeted; the shortest way there is.
@@ -125,15 +125,15 @@ pub(crate) async fn greeted(connect: &dyn Connect, member: &str, token: Option<&
         Error::new(ErrorKind::Retryable, message)
     };
     let (io, welcome) = timeout(CONNECT_TIMEOUT, greeting).await.map_err(late)??;
-    let capacity = welcome.capacity;
-    let Some(path) = welcome.unix.filter(|path| is_ours(path)) else { return Ok(Greeted { io, capacity }) };
+    let reported = Reported { instance: welcome.instance, capacity: welcome.capacity, is_draining: false };
+    let Some(path) = welcome.unix.filter(|path| is_ours(path)) else { return Ok(Greeted { io, reported }) };
     let shorter = async {
         let io = connect.unix(&path).await?;
         let (io, other) = greet(io, member, token).await.ok()?;
-        (other.instance == welcome.instance).then_some(io)
+        (other.instance == reported.instance).then_some(io)
     };
     let io = timeout(UNIX_TIMEOUT, shorter).await.ok().flatten().unwrap_or(io);
-    Ok(Greeted { io, capacity })
+    Ok(Greeted { io, reported })
 }
 
 /// Whether an address is this machine's own.

@@ -5,13 +5,16 @@
 //! answer. A run whose members all refuse or are down has no hope, with one exception: a member that is down, but has served
 //! before, while none of those that refuse has. What is wrong is then theirs, and the one that is down may come back.
 
-use crate::wire::Capacity;
+use crate::wire::{Capacity, WorkerStatus};
 use crate::{Error, ErrorKind};
 use std::time::Duration;
 
 /// A member that failed is asked again after this, then twice as long, up to [`BACKOFF_MAX`].
 const BACKOFF: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(15);
+
+/// A member that opens the data set for longer than this keeps no place from one on standby.
+const OPENS_WITHIN: Duration = Duration::from_secs(60);
 
 /// After this long without a failure, the earlier failures of a member no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30);
@@ -36,6 +39,28 @@ pub(super) enum Going {
     Drains,
     /// It is not listed any more.
     Unlisted,
+}
+
+/// What a worker reports of itself, in its greeting or when it is asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reported {
+    /// Which process it is: another one after a restart.
+    pub(crate) instance: String,
+    /// `None`: it is of a release that publishes none.
+    pub(crate) capacity: Option<Capacity>,
+    /// It is about to end. A greeting does not state that.
+    pub(crate) is_draining: bool,
+}
+
+impl From<WorkerStatus> for Reported {
+    fn from(status: WorkerStatus) -> Self {
+        let capacity = Capacity { units: status.capacity, generation: status.capacity_generation };
+        Self {
+            instance: status.instance,
+            capacity: (capacity.units > 0).then_some(capacity),
+            is_draining: status.draining,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -66,8 +91,12 @@ pub(super) struct Member {
     row_time: Option<Duration>,
     /// What it published last of its capacity.
     capacity: Option<Capacity>,
-    /// When it was last asked for that.
+    /// When it was last asked how it is, apart from any stream.
     asked: Option<Duration>,
+    /// It did not answer that.
+    is_doubted: bool,
+    /// Which process it is, as far as it has reported.
+    instance: Option<String>,
 }
 
 /// A refusal, and when it was.
@@ -147,6 +176,11 @@ impl Member {
         self.warming
     }
 
+    /// Whether it opens the data set for so long that one on standby may take its place.
+    pub(super) fn is_overdue(&self, now: Duration) -> bool {
+        self.is_cold() && self.warming.is_some_and(|since| now >= since + OPENS_WITHIN)
+    }
+
     /// What is known to be wrong with it.
     pub(super) fn error(&self) -> Option<&Error> {
         self.error.as_ref()
@@ -224,14 +258,48 @@ impl Member {
         }
     }
 
-    /// When it was last asked for its capacity.
+    /// It has reported which process it is. After a restart, that one has to open the data set first, and its clock may be slow.
+    pub(super) fn is_process(&mut self, instance: &str) {
+        let before = self.instance.replace(instance.to_owned());
+        if before.is_some_and(|before| before != instance) {
+            self.is_another();
+        }
+    }
+
+    /// Another process is at its address, or will be.
+    fn is_another(&mut self) {
+        if self.readiness == Readiness::Ready {
+            self.readiness = Readiness::Unknown;
+        }
+        self.capacity = self.capacity.map(|capacity| Capacity { generation: 0, ..capacity });
+    }
+
+    /// When it was last asked how it is, apart from any stream.
     pub(super) fn asked(&self) -> Option<Duration> {
         self.asked
     }
 
-    /// It is asked for its capacity now.
+    /// It is asked how it is.
     pub(super) fn ask(&mut self, now: Duration) {
         self.asked = Some(now);
+    }
+
+    /// It answered that, or not. Returns whether it is down: it did not answer twice in a row. After the first time, it is asked again
+    /// in the next round.
+    pub(super) fn answered(&mut self, answers: bool) -> bool {
+        let is_down = !answers && self.is_doubted;
+        self.is_doubted = !answers && !is_down;
+        if self.is_doubted {
+            self.asked = None;
+        }
+        is_down
+    }
+
+    /// It ends once it has brought what it owes, and another process may be at its address later.
+    pub(super) fn departs(&mut self, now: Duration) {
+        self.going = None;
+        self.is_another();
+        self.suspect(now, None);
     }
 
     /// It is left alone for a while.
@@ -246,8 +314,8 @@ impl Member {
     /// One of its streams, of which `streams` were opened so far, has ended before its time. Returns whether it refuses.
     pub(super) fn lost(&mut self, now: Duration, error: Error, streams: u64) -> bool {
         let refuses = error.kind() != ErrorKind::Retryable;
-        // It may be another process next time.
         (self.readiness, self.warming, self.going) = (Readiness::Unknown, None, None);
+        self.is_another(); // it may be, next time
         if refuses {
             self.down = None;
             self.refused = Some(Refused { error: error.clone(), at: now, streams });
@@ -284,6 +352,7 @@ impl Member {
     /// A probe failed.
     pub(super) fn is_away(&mut self, now: Duration, error: Error) {
         self.probing = false;
+        self.is_another(); // it may be, next time
         match error.kind() {
             ErrorKind::Retryable => self.down = Some(now),
             // It answers, but rejects the connection.

@@ -1,7 +1,10 @@
 //! How fast a stream's bytes come: counted where they are read, measured at every tick of the run.
 
+use crate::wire::{Capacity, garbage};
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A rate is measured over the last half second in which the stream owed rows: ten ticks of the run.
@@ -14,6 +17,15 @@ pub(crate) struct Counters {
     /// The number of bytes at which the frame under way is whole; 0 between frames.
     whole_at: AtomicU64,
     waits: AtomicBool,
+    capacity: Mutex<Published>,
+}
+
+/// What a worker has published on its stream.
+#[derive(Debug, Default)]
+struct Published {
+    /// The last capacity, until the run takes it.
+    news: Option<Capacity>,
+    generation: u64,
 }
 
 /// The counters at one moment.
@@ -47,6 +59,25 @@ impl Counters {
     /// Another stream writes the rows, or does no more.
     pub(super) fn wait(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
+    }
+
+    /// Keeps a capacity that the worker published, until the run looks. Only the last one counts.
+    ///
+    /// # Errors
+    /// For a generation that is not higher than the one before.
+    pub(super) fn publish(&self, capacity: Capacity) -> io::Result<()> {
+        let mut published = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
+        if capacity.generation <= published.generation {
+            let (next, last) = (capacity.generation, published.generation);
+            return Err(garbage(format!("a capacity of generation {next} after one of {last}")));
+        }
+        *published = Published { news: Some(capacity), generation: capacity.generation };
+        Ok(())
+    }
+
+    /// Takes the capacity that was published last, if it was not taken yet.
+    pub(super) fn take_capacity(&self) -> Option<Capacity> {
+        self.capacity.lock().unwrap_or_else(PoisonError::into_inner).news.take()
     }
 
     pub(super) fn progress(&self) -> Progress {
@@ -114,6 +145,22 @@ mod tests {
         assert_eq!(meter.rate(), Some(1000.0), "the older half of the window is left");
         (206..=210).for_each(|tick| meter.look(at(tick * 50), 1000, true));
         assert_eq!(meter.rate(), Some(0.0));
+    }
+
+    #[test]
+    fn only_the_last_capacity_is_kept_and_generations_rise() {
+        let counters = Counters::default();
+        let capacity = |units, generation| Capacity { units, generation };
+        assert_eq!(counters.take_capacity(), None);
+        for generation in 1..=1000 {
+            counters.publish(capacity(8, generation)).unwrap();
+        }
+        assert_eq!(counters.take_capacity(), Some(capacity(8, 1000)));
+        assert_eq!(counters.take_capacity(), None);
+        for generation in [0, 999, 1000] {
+            let error = counters.publish(capacity(4, generation)).unwrap_err();
+            assert_eq!(error.to_string(), format!("a capacity of generation {generation} after one of 1000"));
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The driver of a rank's run over workers: it walks the plan, lends places to streams, and does the dispatch's actions.
 
-use super::connect::{Connect, Greeted, greeted, status};
+use super::connect::{Connect, status};
 use super::dispatch::{Action, Dispatch, HERE, RowsOfStrands, StreamId};
 use super::gathering::{FleetEvent, Gathering};
 use super::hedge::TICK;
+use super::member::Reported;
 use super::members::{WORKERS_MAX, WorkerAddresses, Workers};
 use super::progress::Counters;
 use super::selection::Selection;
@@ -13,7 +14,7 @@ use crate::run::handle::Offers;
 use crate::run::job::{Destination, Sink};
 use crate::run::stats::{RunStatus, Stage, Waiting};
 use crate::run::walk::Walk;
-use crate::wire::{Capacity, LaneRequest, PlanId};
+use crate::wire::{LaneRequest, PlanId};
 use crate::{Error, ErrorKind, Result};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{Step, StrandSet, Strands};
@@ -36,7 +37,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Steps that a worker makes ahead of the one being sent: with the rank's slots, enough that neither waits for a round trip.
 const PLACES: u32 = 4;
 
-/// Workers that a rank has open the data set at once.
+/// Workers that a rank introduces itself to at once, so that they open the data set.
 const WARM_UPS: usize = 64;
 
 /// A job whose rows workers make.
@@ -72,17 +73,18 @@ pub(crate) struct FleetDriver<D: Destination> {
     stream_events: UnboundedReceiver<(StreamId, StreamEvent)>,
     /// Each stream has a clone.
     stream_sender: UnboundedSender<(StreamId, StreamEvent)>,
-    probed: UnboundedSender<(String, Result<()>)>,
-    probes: UnboundedReceiver<(String, Result<()>)>,
-    published: UnboundedSender<(String, Capacity)>,
-    capacities: UnboundedReceiver<(String, Capacity)>,
-    warmed: UnboundedSender<(String, Result<Option<Capacity>>)>,
-    warm_ups: UnboundedReceiver<(String, Result<Option<Capacity>>)>,
+    probed: UnboundedSender<(String, Result<Reported>)>,
+    probes: UnboundedReceiver<(String, Result<Reported>)>,
+    answered: UnboundedSender<(String, Result<Reported>)>,
+    answers: UnboundedReceiver<(String, Result<Reported>)>,
+    warmed: UnboundedSender<(String, Result<Reported>)>,
+    warm_ups: UnboundedReceiver<(String, Result<Reported>)>,
     warming: Arc<Semaphore>,
     source: watch::Receiver<WorkerAddresses>,
     found: UnboundedSender<Vec<String>>,
     looked_up: UnboundedReceiver<Vec<String>>,
     looking_up: Arc<Semaphore>,
+    has_reported_spare: bool,
 }
 
 /// A stream that this run has opened.
@@ -102,7 +104,7 @@ impl<D: Destination> FleetDriver<D> {
         let (own_events, events) = unbounded_channel(); // bounded by slots, see FleetEvent
         let (stream_sender, stream_events) = unbounded_channel(); // a few for each stream and step
         let (probed, probes) = unbounded_channel(); // one for each member
-        let (published, capacities) = unbounded_channel(); // one for each member
+        let (answered, answers) = unbounded_channel(); // one for each member
         let (warmed, warm_ups) = unbounded_channel(); // one for each member
         let (found, looked_up) = unbounded_channel(); // one at a time
         let strands = job.walk.plan().strands();
@@ -129,14 +131,15 @@ impl<D: Destination> FleetDriver<D> {
             stream_sender,
             probed,
             probes,
-            published,
-            capacities,
+            answered,
+            answers,
             warmed,
             warm_ups,
             warming: Arc::new(Semaphore::new(WARM_UPS)),
             found,
             looked_up,
             looking_up: Arc::new(Semaphore::new(1)),
+            has_reported_spare: false,
             job,
         };
         Ok((driver, Offers::new(own_events, FleetEvent::Offered)))
@@ -167,10 +170,7 @@ impl<D: Destination> FleetDriver<D> {
                 Some((stream, event)) = self.stream_events.recv() => self.on_stream_event(stream, event),
                 Some((member, result)) = self.probes.recv() => Ok(self.dispatch.probed(self.now(), &member, result)),
                 Some(first) = self.warm_ups.recv() => Ok(self.warmed(first)),
-                Some((member, capacity)) = self.capacities.recv() => {
-                    self.dispatch.published(self.now(), &member, capacity);
-                    Ok(Vec::new())
-                }
+                Some((member, result)) = self.answers.recv() => Ok(self.dispatch.answered(self.now(), &member, result)),
                 changed = self.source.changed() => match changed {
                     Ok(()) => Ok(self.members()),
                     Err(_) => Ok(Vec::new()),
@@ -210,8 +210,16 @@ impl<D: Destination> FleetDriver<D> {
     }
 
     fn tick(&mut self) -> Vec<Action> {
+        let now = self.now();
+        for (id, stream) in &self.streams {
+            if let Some(capacity) = stream.counters.take_capacity()
+                && let Some(name) = self.dispatch.member_of(*id)
+            {
+                self.dispatch.published(now, &name, capacity);
+            }
+        }
         let progress = self.streams.iter().map(|(&id, stream)| (id, stream.counters.progress()));
-        let actions = self.dispatch.tick(self.now(), &progress.collect());
+        let actions = self.dispatch.tick(now, &progress.collect());
         let (hedges, rows) = self.dispatch.hedged();
         let (used, spare) = self.dispatch.sizes();
         self.job.shared.workers.store(used as u64, Ordering::Relaxed);
@@ -222,9 +230,9 @@ impl<D: Destination> FleetDriver<D> {
     }
 
     /// Reports, once, that the job has more workers than it uses.
-    fn report_spare(&self, spare: usize) {
-        let before = self.job.shared.spare_workers.swap(spare as u64, Ordering::Relaxed);
-        if before == 0 && spare > 0 {
+    fn report_spare(&mut self, spare: usize) {
+        self.job.shared.spare_workers.store(spare as u64, Ordering::Relaxed);
+        if spare > 0 && !std::mem::replace(&mut self.has_reported_spare, true) {
             let used = self.job.shared.workers.load(Ordering::Relaxed);
             tracing::info!(
                 "this job uses {used} workers, some 32 for each rank; {spare} more stand by for those that fail and would not \
@@ -296,13 +304,10 @@ impl<D: Destination> FleetDriver<D> {
                 self.dispatch.opening(id);
                 Ok(Vec::new())
             }
-            StreamEvent::Opened => {
-                self.dispatch.opened(now, id);
-                Ok(Vec::new())
-            }
-            StreamEvent::Capacity(capacity) => {
+            StreamEvent::Opened => Ok(self.dispatch.opened(now, id)),
+            StreamEvent::Greeted(reported) => {
                 if let Some(name) = self.dispatch.member_of(id) {
-                    self.dispatch.published(now, &name, capacity);
+                    self.dispatch.reported(now, &name, &reported);
                 }
                 Ok(Vec::new())
             }
@@ -335,8 +340,8 @@ impl<D: Destination> FleetDriver<D> {
                         stream.abort.abort();
                     }
                 }
-                Action::Probe { member } => self.probe(member),
-                Action::Ask { member } => self.ask(member),
+                Action::Probe { member } => self.ask(member, self.probed.clone()),
+                Action::Ask { member } => self.ask(member, self.answered.clone()),
                 Action::Warm { member } => self.warm(member),
             }
         }
@@ -365,22 +370,22 @@ impl<D: Destination> FleetDriver<D> {
         let token = self.job.workers.sent_token().cloned();
         let (plan, introduction) = (self.plan_id.clone(), self.job.introduction.clone());
         self.tasks.spawn(async move {
-            let Ok(_few_at_once) = warming.acquire_owned().await else { return };
-            let result = warm(connect, &member, token.as_ref(), (&plan, &introduction)).await;
+            let Ok(permit) = warming.acquire_owned().await else { return };
+            let result = warm(connect, &member, token.as_ref(), (&plan, &introduction), permit).await;
             let _unheard = warmed.send((member, result));
         });
     }
 
     /// Some members have the data set open now, or cannot open it.
-    fn warmed(&mut self, first: (String, Result<Option<Capacity>>)) -> Vec<Action> {
+    fn warmed(&mut self, first: (String, Result<Reported>)) -> Vec<Action> {
         let mut all = vec![first];
         while let Ok(next) = self.warm_ups.try_recv() {
             all.push(next);
         }
         let now = self.now();
         for (member, result) in &all {
-            if let Ok(Some(capacity)) = result {
-                self.dispatch.published(now, member, *capacity);
+            if let Ok(reported) = result {
+                self.dispatch.reported(now, member, reported);
             }
         }
         let all = all.into_iter().map(|(member, result)| (member, result.map(drop)));
@@ -457,30 +462,12 @@ impl<D: Destination> FleetDriver<D> {
         let _ended = stream.tasks.send(Task { gathering: gathering.clone(), rows });
     }
 
-    /// Asks a member for its capacity. If it does not answer, that is noticed when it is needed.
-    fn ask(&mut self, member: String) {
-        let (connect, published) = (self.job.connect.clone(), self.published.clone());
-        let token = self.job.workers.sent_token().cloned();
+    /// Asks a member how it is, and sends what it reports to `to`.
+    fn ask(&mut self, member: String, to: UnboundedSender<(String, Result<Reported>)>) {
+        let (connect, token) = (self.job.connect.clone(), self.job.workers.sent_token().cloned());
         self.tasks.spawn(async move {
-            if let Ok(Greeted { capacity: Some(capacity), .. }) =
-                greeted(&*connect, &member, token.as_ref()).await
-            {
-                let _unheard = published.send((member, capacity));
-            }
-        });
-    }
-
-    fn probe(&mut self, member: String) {
-        let (connect, probed) = (self.job.connect.clone(), self.probed.clone());
-        let token = self.job.workers.sent_token().cloned();
-        self.tasks.spawn(async move {
-            let result = match status(&*connect, &member, token.as_ref()).await {
-                Ok(status) if status.draining => {
-                    Err(Error::new(ErrorKind::Retryable, format!("{member}: the worker is going away")))
-                }
-                result => result.map(drop),
-            };
-            let _unheard = probed.send((member, result));
+            let result = status(&*connect, &member, token.as_ref()).await.map(Reported::from);
+            let _unheard = to.send((member, result));
         });
     }
 

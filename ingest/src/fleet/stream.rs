@@ -3,13 +3,14 @@
 use super::connect::{Connect, Greeted, OPENING_TIMEOUT, answer, broken, greeted, named, refused, within};
 use super::dispatch::StreamId;
 use super::gathering::{Claim, Gathering, Writing};
+use super::member::Reported;
 use super::progress::Counters;
 use super::silence::{HeardReader, LastHeard, SILENCE};
 use super::warm::Introduction;
 use crate::memory::row::RowPlace;
 use crate::run::job::Destination;
 use crate::wire::{
-    Answer, Ask, Capacity, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
+    Answer, Ask, FRAME_HEAD_BYTES, Failure, FrameHead, HeadReader, Io, LaneRequest, MESSAGE_BYTES,
     PING_EVERY, ROW_BYTES, RowHead, Tag, Token, damaged, garbage, read_message, write_message,
 };
 use crate::{Error, ErrorKind, Result};
@@ -43,8 +44,8 @@ pub(crate) enum StreamEvent {
     Opened,
     /// The rows of this step are there.
     Received(u64),
-    /// The worker has published its capacity.
-    Capacity(Capacity),
+    /// What the worker reported of itself in its greeting.
+    Greeted(Reported),
     /// The worker wants to go.
     Leaving,
     /// The stream is over.
@@ -109,10 +110,8 @@ async fn open(
     let member = opening.member.as_str();
     let at_work = || report(StreamEvent::Opening);
     opening.counters.expect(1, 0); // at least, until the tensors' specs are there
-    let Greeted { mut io, capacity } = greeted(&**connect, member, opening.token.as_ref()).await?;
-    if let Some(capacity) = capacity {
-        report(StreamEvent::Capacity(capacity));
-    }
+    let Greeted { mut io, reported } = greeted(&**connect, member, opening.token.as_ref()).await?;
+    report(StreamEvent::Greeted(reported));
     let mut introduced = false;
     loop {
         let ask = Ask::Open(Box::new(opening.request.clone()));
@@ -234,7 +233,7 @@ impl<'a> FrameReader<'a> {
                 Tag::Alive => {}
                 Tag::Leaving => self.left(report)?,
                 Tag::Capacity => {
-                    report(StreamEvent::Capacity(read_message(&mut self.read, MESSAGE_BYTES).await?));
+                    self.counters.publish(read_message(&mut self.read, MESSAGE_BYTES).await?)?;
                 }
                 Tag::Rows => {
                     self.expect(FRAME_HEAD_BYTES as u64);

@@ -3,13 +3,14 @@
 use super::connect::{
     Connect, DESCRIBING_TIMEOUT, Greeted, OPENING_TIMEOUT, answer, greeted, refused, within,
 };
-use crate::wire::{Answer, Ask, Capacity, Io, Offered, PlanId, Token, write_message};
+use super::member::Reported;
+use crate::wire::{Answer, Ask, Io, Offered, PlanId, Token, write_message};
 use crate::{Error, ErrorKind, RecipeSpec, Result};
 use bytes::Bytes;
 use feedstock_dataset::StoredCatalog;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Bytes of a catalog that are sent between two signs of progress.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -25,15 +26,18 @@ pub(crate) struct Introduction {
     pub(crate) catalogs: Arc<[Option<StoredCatalog>]>,
 }
 
-/// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that. Returns the
-/// capacity that it published.
+/// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that. Returns what it
+/// reported of itself. `permit` is released once only the worker is at work: building a catalog may take hours.
 pub(crate) async fn warm(
     connect: Arc<dyn Connect>,
     member: &str,
     token: Option<&Token>,
     (plan, introduction): (&PlanId, &Introduction),
-) -> Result<Option<Capacity>> {
-    let Greeted { mut io, capacity } = greeted(&*connect, member, token).await?;
+    permit: OwnedSemaphorePermit,
+) -> Result<Reported> {
+    let permit = Mutex::new(Some(permit));
+    let release = || drop(permit.lock().unwrap_or_else(PoisonError::into_inner).take());
+    let Greeted { mut io, reported } = greeted(&*connect, member, token).await?;
     let mut introduced = introduction.has_catalogs();
     if introduced {
         // Another rank may have introduced itself and failed to send the catalogs.
@@ -41,8 +45,8 @@ pub(crate) async fn warm(
     }
     loop {
         within(OPENING_TIMEOUT, member, write_message(&mut io, &Ask::Prepare(plan.clone()))).await?;
-        match answer(&mut io, member, &|| ()).await? {
-            Answer::Prepared => return Ok(capacity),
+        match answer(&mut io, member, &release).await? {
+            Answer::Prepared => return Ok(reported),
             Answer::Unknown if !introduced => {
                 introduced = true;
                 io = introduction.send(io, (&connect, member, token), &|| ()).await?;

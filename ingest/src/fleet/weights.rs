@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// So long after the last news, strands move. Workers of a fleet that starts publish theirs within it, so streams are opened again
-/// once and not for each worker. A worker that joins alone serves at the next step, one of two within a second.
+/// Strands move this long after the last news. Workers of a fleet that starts publish their capacities within it, so streams are opened
+/// again once, not for each worker. A worker that joins alone serves at the next step, one of two within a second.
 const SETTLE: Duration = Duration::from_millis(750);
 
 /// Strands do not wait longer than this for more news, so that a ready worker serves soon while others join.
-const SETTLE_MOST: Duration = Duration::from_secs(1);
+pub(super) const SETTLE_MOST: Duration = Duration::from_secs(1);
 
 /// Units of members by name, as the table of strands has them.
 #[derive(Debug, Default)]

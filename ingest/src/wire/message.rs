@@ -258,7 +258,7 @@ pub struct WorkerStatus {
     pub protocol: u32,
     /// Which process it is.
     pub instance: String,
-    /// It takes no new streams.
+    /// It is about to end: ranks use other workers, if there are any.
     pub draining: bool,
     /// Streams of rows under way.
     pub streams: u64,

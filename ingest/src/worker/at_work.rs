@@ -12,22 +12,31 @@ use tokio::time::{Instant, interval_at};
 /// six round trips of 100 ms until a lane is asked for stay below the 750 ms after which a rank calls a worker slow.
 const OPENING_AFTER: Duration = Duration::from_millis(100);
 
-/// Waits for a data set or a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not
-/// call a worker late that reports this.
-pub(super) async fn at_work<T>(
+/// Does work that prepares later streams. A worker that drains refuses it, and finishes what was begun before in vain.
+pub(super) async fn unless_leaving<T>(
     io: &mut impl Io,
     leaving: &watch::Receiver<bool>,
-    mut work: BoxFuture<'_, Result<T>>,
+    work: BoxFuture<'_, Result<T>>,
 ) -> io::Result<Result<T>> {
     let gone = || Err(Error::new(ErrorKind::Retryable, "the worker is going away; ask another one"));
     if *leaving.borrow() {
         return Ok(gone());
     }
+    let done = at_work(io, work).await?;
+    Ok(if *leaving.borrow() { gone() } else { done })
+}
+
+/// Waits for a data set or a lane and reports meanwhile that it is at work: a catalog may have to be built. The rank does not
+/// call a worker late that reports this.
+pub(super) async fn at_work<T>(
+    io: &mut impl Io,
+    mut work: BoxFuture<'_, Result<T>>,
+) -> io::Result<Result<T>> {
     let mut tick = interval_at(Instant::now() + OPENING_AFTER, ALIVE_EVERY);
     loop {
         tokio::select! {
             biased;
-            done = &mut work => return Ok(if *leaving.borrow() { gone() } else { done }),
+            done = &mut work => return Ok(done),
             _ = tick.tick() => {
                 write_not_yet(io).await?;
             }

@@ -1,6 +1,6 @@
 //! One connection, from its first bytes to the last frame. It knows nothing of sockets: any bytes in and out will do.
 
-use super::at_work::at_work;
+use super::at_work::{at_work, unless_leaving};
 use super::lane::{Body, FinishedRows, Lane};
 use super::receiving;
 use super::receptions::Reception;
@@ -82,7 +82,7 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
             Ask::Status => Answer::Status(server.status()),
             Ask::Describe { catalogs } => {
                 let spec = timeout(ASK_TIMEOUT, read_message(&mut io, SPEC_BYTES)).await??;
-                match at_work(&mut io, &server.leaving(), server.describe(spec, catalogs)).await? {
+                match unless_leaving(&mut io, &server.leaving(), server.describe(spec, catalogs)).await? {
                     Ok(wanted) => {
                         receptions = wanted;
                         Answer::Described { wanted: receptions.iter().map(Reception::number).collect() }
@@ -100,12 +100,15 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
                 }
                 Answer::Taken
             }
-            Ask::Prepare(plan) => match at_work(&mut io, &server.leaving(), server.prepare(plan)).await? {
-                Ok(true) => Answer::Prepared,
-                Ok(false) => Answer::Unknown,
-                Err(error) => Answer::Failed(Failure::from(&error)),
-            },
-            Ask::Open(request) => match at_work(&mut io, &server.leaving(), server.open(*request)).await? {
+            Ask::Prepare(plan) => {
+                match unless_leaving(&mut io, &server.leaving(), server.prepare(plan)).await? {
+                    Ok(true) => Answer::Prepared,
+                    Ok(false) => Answer::Unknown,
+                    Err(error) => Answer::Failed(Failure::from(&error)),
+                }
+            }
+            // Also while it drains: a rank that asks then knows no other worker that is ready. The stream first reports the drain.
+            Ask::Open(request) => match at_work(&mut io, server.open(*request)).await? {
                 Ok(Some(lane)) => return stream(io, lane, server.leaving(), capacity).await,
                 Ok(None) => Answer::Unknown,
                 Err(error) => Answer::Failed(Failure::from(&error)),

@@ -236,8 +236,8 @@ impl Worker {
         self.service.status()
     }
 
-    /// Publishes another capacity. Ranks learn it from their streams, and move strands a second later: only who decodes a row
-    /// changes, no row does.
+    /// Publishes another capacity. Ranks with a stream learn it from that, the others within a minute. They move strands at most a
+    /// second later. Only the machine that decodes a row changes, not the row.
     ///
     /// ```
     /// # use feedstock_dataset::OpenOptions;
@@ -291,8 +291,8 @@ impl Worker {
         self.service.registry().stop_functions();
     }
 
-    /// Takes no new streams and asks the ranks of those under way to go elsewhere; waits until they have, at most
-    /// `timeout`. True if all have.
+    /// Asks the ranks of all streams to go elsewhere, and waits until they have, at most `timeout`. Returns whether all have. Meanwhile
+    /// it opens further streams only for ranks that know no other worker that is ready.
     pub fn drain(&self, timeout: Duration) -> bool {
         self.service.leave();
         let mut streams = self.service.streams();

@@ -1,6 +1,6 @@
 //! One catalog over a connection: the bytes of its tables, whose sizes its index states.
 
-use super::at_work::at_work;
+use super::at_work::unless_leaving;
 use super::receptions::Reception;
 use crate::Result;
 use crate::wire::{Io, garbage};
@@ -29,18 +29,18 @@ pub(super) async fn catalog(
     reception: Reception,
     index: String,
 ) -> io::Result<Result<()>> {
-    let mut receiving = match at_work(io, leaving, reception.receive(index).boxed()).await? {
+    let mut receiving = match unless_leaving(io, leaving, reception.receive(index).boxed()).await? {
         Ok(receiving) => receiving,
         Err(error) => return Ok(Err(error)),
     };
     while let Some(bytes) = receiving.catalog.next_bytes() {
         let table = table(io, bytes).await?;
-        let stored = at_work(io, leaving, receiving.catalog.put(table.into()).boxed()).await?;
+        let stored = unless_leaving(io, leaving, receiving.catalog.put(table.into()).boxed()).await?;
         if let Err(error) = stored {
             return Ok(Err(error));
         }
     }
-    at_work(io, leaving, receiving.finish().boxed()).await
+    unless_leaving(io, leaving, receiving.finish().boxed()).await
 }
 
 /// Receives one table. Memory is taken as its bytes come: a rank may state many and send few.

@@ -60,23 +60,26 @@ impl Service {
         &self.registry
     }
 
-    /// Takes no new streams, and notifies the ranks of those under way.
+    /// Prepares no more streams, and notifies the ranks of those under way, and of those that are opened all the same.
     pub(crate) fn leave(&self) {
         self.leaving.send_replace(true);
     }
 
     /// Publishes another capacity.
     pub(crate) fn set_capacity(&self, units: u32) -> Result<()> {
-        let last = *self.capacity.borrow();
-        let next = Capacity::after(Some(last), units)?;
-        self.capacity.send_if_modified(|capacity| {
-            let is_other = capacity.units != units;
-            if is_other {
+        let mut result = Ok(());
+        self.capacity.send_if_modified(|capacity| match Capacity::after(Some(*capacity), units) {
+            Ok(next) if next.units != capacity.units => {
                 *capacity = next;
+                true
             }
-            is_other
+            Ok(_) => false,
+            Err(error) => {
+                result = Err(error);
+                false
+            }
         });
-        Ok(())
+        result
     }
 
     /// How many streams are under way, now and whenever that changes.

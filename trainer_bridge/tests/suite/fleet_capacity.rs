@@ -6,6 +6,7 @@ use feedstock_dataset::{Rank, Shuffle, Tail};
 use feedstock_ingest::{Worker, Workers};
 use feedstock_trainer_bridge::{Local, Pipeline, RankIterator};
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// A worker of this capacity.
@@ -62,17 +63,26 @@ fn no_byte_changes_when_capacities_do() {
     let alone = batches(&pipeline, 2);
     let fleet = [of(dir.path(), 5), of(dir.path(), 1), worker(dir.path())];
     let workers: Workers = at(&fleet).local(Local::Share);
-    // 40 batches of 100 ms. Strands move after one second, for what the workers start with, and a second after each change.
+    let samples = || [0, 1].map(|nth: usize| fleet[nth].status().samples);
+    let counts = Mutex::new(Vec::new());
+    // 40 batches of 100 ms. Strands move at most a second after the workers have published what they start with, and after each change.
     let made = watched(&pipeline.workers(workers), 2, |rank, batch| {
         match batch {
             5 if rank == 0 => fleet[1].set_capacity(13).unwrap(),
-            20 if rank == 0 => fleet[0].set_capacity(1).unwrap(),
+            17 if rank == 0 => counts.lock().unwrap().push(samples()),
+            24 if rank == 0 => {
+                counts.lock().unwrap().push(samples());
+                fleet[0].set_capacity(1).unwrap();
+            }
             _ => {}
         }
         std::thread::sleep(Duration::from_millis(100));
     });
     assert_eq!(made, alone);
     assert!(fleet.iter().all(|worker| worker.status().samples > 0));
+    let counts = counts.into_inner().unwrap();
+    let [first, second] = [0, 1].map(|nth| counts[1][nth] - counts[0][nth]);
+    assert!(second > first, "{first} and {second} rows at capacities of 5 and 13: no strand has moved");
 }
 
 #[test]

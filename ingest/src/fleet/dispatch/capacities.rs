@@ -1,19 +1,22 @@
 //! Shares of the strands, which follow what members publish of their capacities.
 //!
 //! ```text
-//! greeting, stream, answer ─▶ published: units, generation ─▶ a second without news ─▶ adopt: in force ─▶ strands move
+//! greeting, stream, answer ─▶ published: units, generation ─▶ 0.75 s without news, at most 1 s ─▶ adopt: in force ─▶ strands move
 //! ```
 //! The table of strands is a pure function of the members that are up and of the units in force. Ranks that have heard the same
 //! generations therefore compute the same table, in whatever order they heard them; those that have yet to hear one request
 //! rows from the worker of the table before, which makes the same bytes. A member that has published nothing counts as the
 //! median of the others, so a fleet of equal workers never moves a strand for this.
 //!
-//! A member with a stream publishes what changes there. One without is asked now and then: a rank asks at most
-//! [`ASKS`] members every [`ASK_EVERY`], whatever the size of the fleet.
+//! A member with a stream publishes what changes there. One without is asked now and then, also whether it is there and stays: a rank
+//! asks at most [`ASKS`] members every [`ASK_EVERY`], whatever the size of the fleet, and each again after [`ASK_AGAIN`]. So all ranks
+//! have the same table a minute after a member was lost.
 
 use super::{Action, Dispatch};
 use crate::fleet::assign::assign;
+use crate::fleet::member::{Going, Reported};
 use crate::wire::Capacity;
+use crate::{Error, ErrorKind};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -36,6 +39,51 @@ impl Dispatch {
         if known != self.weights.of(name) {
             self.weights.note(now);
         }
+    }
+
+    /// A member has reported which process it is, and its capacity.
+    pub(crate) fn reported(&mut self, now: Duration, name: &str, reported: &Reported) {
+        let Some(member) = self.members.get_mut(name) else { return };
+        member.is_process(&reported.instance);
+        if let Some(capacity) = reported.capacity {
+            self.published(now, name, capacity);
+        }
+    }
+
+    /// A member without a stream has answered how it is, or has not. Ranks with a stream learn from that what happens to it.
+    pub(crate) fn answered(
+        &mut self,
+        now: Duration,
+        name: &str,
+        result: Result<Reported, Error>,
+    ) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let Some(member) = self.members.get_mut(name).filter(|member| member.is_up()) else { return actions };
+        if self.streams.values().any(|stream| stream.member == name) {
+            return actions;
+        }
+        let is_down = member.answered(result.is_ok());
+        let before = (member.is_ready(), member.going());
+        match result {
+            Ok(reported) if reported.is_draining => {
+                member.set_going(Some(member.going().unwrap_or(Going::Drains)));
+            }
+            Ok(reported) => {
+                self.reported(now, name, &reported);
+                if let Some(member) =
+                    self.members.get_mut(name).filter(|member| before.0 && !member.is_ready())
+                {
+                    member.stands_by(); // it opens the data set first
+                }
+            }
+            Err(error) if is_down || error.kind() != ErrorKind::Retryable => member.is_away(now, error),
+            Err(_) => {}
+        }
+        let after = self.members.get(name).map(|member| (member.is_ready(), member.going()));
+        if after != Some(before) && self.may_move(now) {
+            self.redistribute(now, &mut actions);
+        }
+        actions
     }
 
     /// Whether strands may move to members that have just joined. If they have done so within the last second, they follow these with
@@ -72,12 +120,12 @@ impl Dispatch {
         }
         if now >= self.asked + ASK_EVERY {
             self.asked = now;
-            self.ask_for_capacities(now, actions);
+            self.ask_silent(now, actions);
         }
     }
 
-    /// Asks members that serve strands, but none of which this rank has rows.
-    fn ask_for_capacities(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    /// Asks members that serve strands, but none of which this rank has rows, how they are.
+    fn ask_silent(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let streaming: BTreeSet<&str> = self.streams.values().map(|stream| &*stream.member).collect();
         if streaming.is_empty() {
             return;

@@ -56,8 +56,7 @@ impl Dispatch {
         }
         self.members.retain(|_, member| member.going() != Some(Going::Unlisted));
         for member in self.members.values_mut().filter(|member| member.going().is_some()) {
-            member.set_going(None);
-            member.suspect(now, None);
+            member.departs(now);
         }
     }
 
@@ -65,11 +64,12 @@ impl Dispatch {
     /// be requested from further members, since none is ready.
     pub(super) fn appoint(&mut self, now: Duration, actions: &mut Vec<Action>) -> bool {
         let is_served = self.is_served();
-        let used = self.used();
+        let used = self.used(now);
         let is_standby = |name: &&str| self.members.get(*name).is_some_and(Member::is_standby);
         let called: BTreeSet<String> = used.iter().copied().filter(is_standby).map(str::to_owned).collect();
         // Those that are asked keep their places: they may have nearly opened the data set.
-        let opening = self.those(|member| member.is_unknown() || member.is_there() && member.is_cold());
+        let opens = |member: &Member| member.is_there() && member.is_cold() && !member.is_overdue(now);
+        let opening = self.those(|member| member.is_unknown() || opens(member));
         let is_worker = |name: &&&str| **name != HERE;
         let opening = opening.iter().filter(is_worker).count();
         let free = used.iter().filter(is_worker).count().saturating_sub(opening);
@@ -175,7 +175,7 @@ impl Dispatch {
 
     /// Members have the data set open, or cannot open it.
     pub(crate) fn warmed(&mut self, now: Duration, results: Vec<(String, Result<(), Error>)>) -> Vec<Action> {
-        let (next_stream, was_served) = (self.next_stream, self.is_served());
+        let was_served = self.is_served();
         let before: BTreeSet<String> = self.up().into_iter().map(str::to_owned).collect();
         for (name, result) in results {
             let Some(member) = self.members.get_mut(&name).filter(|member| member.warming().is_some()) else {
@@ -183,9 +183,7 @@ impl Dispatch {
             };
             match result {
                 Ok(()) => member.warmed(),
-                Err(error) => {
-                    member.lost(now, error, next_stream);
-                }
+                Err(error) => self.member_lost(now, &name, error),
             }
         }
         let mut actions = Vec::new();
@@ -202,7 +200,9 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
     use crate::fleet::dispatch::{Local, RowsOfStrands};
+    use crate::fleet::member::Reported;
     use crate::fleet::progress::Progress;
+    use crate::fleet::selection::Selection;
     use std::collections::BTreeMap;
 
     const STRANDS: u32 = 16;
@@ -316,17 +316,98 @@ mod tests {
         let mut dispatch = Dispatch::new(0..STRANDS, Local::Never);
         dispatch.members(at(0), &workers(2));
         let streams = opened(&dispatch.step(at(0), 0, rows()));
-        streams.values().for_each(|stream| dispatch.opened(at(5), *stream));
+        streams.values().for_each(|stream| drop(dispatch.opened(at(5), *stream)));
         dispatch.lost(at(10), streams[&worker(1)], Error::new(ErrorKind::Retryable, "the connection ended"));
         let probe = dispatch.tick(at(1000), &BTreeMap::new());
         assert!(probe.contains(&Action::Probe { member: worker(1) }));
-        assert_eq!(dispatch.probed(at(1001), &worker(1), Ok(())), [Action::Warm { member: worker(1) }]);
+        assert_eq!(
+            dispatch.probed(at(1001), &worker(1), Ok(Reported::default())),
+            [Action::Warm { member: worker(1) }]
+        );
         dispatch.step(at(1002), 1, rows());
         assert_eq!(owing(&dispatch, 1), BTreeSet::from([worker(0).as_str()]));
         assert!(dispatch.waiting().contains("worker-0"));
         dispatch.warmed(at(2000), vec![(worker(1), Ok(()))]);
         dispatch.step(at(2001), 2, rows());
         assert_eq!(owing(&dispatch, 2).len(), 2);
+    }
+
+    /// Reported by a process.
+    fn process(instance: &str) -> Reported {
+        Reported { instance: instance.to_owned(), ..Reported::default() }
+    }
+
+    /// A dispatch whose two workers are ready.
+    fn of_two() -> (Dispatch, BTreeMap<String, StreamId>) {
+        let mut dispatch = Dispatch::new(0..STRANDS, Local::Never);
+        dispatch.members(at(0), &workers(2));
+        let streams = opened(&dispatch.step(at(0), 0, rows()));
+        for name in workers(2) {
+            dispatch.reported(at(5), &name, &process("first"));
+            dispatch.opened(at(5), streams[&name]);
+            dispatch.received(at(10), streams[&name], 0);
+        }
+        dispatch.finished(0);
+        (dispatch, streams)
+    }
+
+    #[test]
+    fn a_worker_that_drained_opens_the_data_set_again_when_it_is_back() {
+        let (mut dispatch, streams) = of_two();
+        dispatch.leaving(at(20), streams[&worker(1)]);
+        dispatch.step(at(30), 1, rows());
+        assert_eq!(owing(&dispatch, 1), BTreeSet::from([worker(0).as_str()]));
+        let drains = Reported { is_draining: true, ..process("first") };
+        assert_eq!(dispatch.probed(at(600), &worker(1), Ok(drains)), []);
+        let actions = dispatch.probed(at(2000), &worker(1), Ok(process("second")));
+        assert_eq!(actions, [Action::Warm { member: worker(1) }]);
+        dispatch.step(at(2001), 2, rows());
+        assert_eq!(owing(&dispatch, 2), BTreeSet::from([worker(0).as_str()]));
+    }
+
+    #[test]
+    fn a_worker_without_a_stream_that_restarts_opens_the_data_set_before_it_serves() {
+        for restarts in [false, true] {
+            let (mut dispatch, streams) = of_two();
+            dispatch.close(streams[&worker(1)], &mut Vec::new()); // this rank has no rows of its strands at present
+            let instance = if restarts { "second" } else { "first" };
+            let actions = dispatch.answered(at(2000), &worker(1), Ok(process(instance)));
+            assert_eq!(actions.contains(&Action::Warm { member: worker(1) }), restarts);
+            dispatch.step(at(2001), 1, rows());
+            assert_eq!(owing(&dispatch, 1).contains(worker(1).as_str()), !restarts);
+        }
+    }
+
+    #[test]
+    fn a_worker_without_a_stream_is_down_if_it_does_not_answer_twice() {
+        let (mut dispatch, streams) = of_two();
+        dispatch.close(streams[&worker(1)], &mut Vec::new());
+        let gone = || Err(Error::new(ErrorKind::Retryable, "no answer"));
+        let is_up = |dispatch: &Dispatch| dispatch.up().contains(worker(1).as_str());
+        dispatch.answered(at(2000), &worker(1), gone());
+        dispatch.answered(at(3000), &worker(1), Ok(process("first")));
+        dispatch.answered(at(4000), &worker(1), gone());
+        assert!(is_up(&dispatch), "one connection may fail");
+        dispatch.answered(at(5000), &worker(1), gone());
+        assert!(!is_up(&dispatch));
+        // One that drains serves no more, since another one stays.
+        let (mut dispatch, streams) = of_two();
+        dispatch.close(streams[&worker(1)], &mut Vec::new());
+        dispatch.answered(at(2000), &worker(1), Ok(Reported { is_draining: true, ..process("first") }));
+        assert!(!is_up(&dispatch));
+    }
+
+    #[test]
+    fn workers_that_open_the_data_set_for_a_minute_keep_no_place() {
+        let mut dispatch = Dispatch::new(0..STRANDS, Local::Never).selecting(Selection::at_most(4));
+        dispatch.members(at(0), &workers(1));
+        let streams = opened(&dispatch.step(at(0), 0, rows()));
+        dispatch.opened(at(5), streams[&worker(0)]);
+        let first = warmed(&dispatch.members(at(1000), &workers(12)));
+        assert!((3..=4).contains(&first.len()), "{first:?}");
+        assert_eq!(warmed(&dispatch.tick(at(60_000), &BTreeMap::new())), BTreeSet::new());
+        let second = warmed(&dispatch.tick(at(61_000), &BTreeMap::new()));
+        assert!(second.len() >= 3 && first.is_disjoint(&second), "{second:?}");
     }
 
     #[test]

@@ -26,11 +26,11 @@ pub(crate) use joining::COLD_AFTER;
 
 use super::assign::Parts;
 use super::hedge::Budget;
-use super::member::{self, Going, Member};
+use super::member::{self, Going, Member, Reported};
 use super::progress::{Meter, Progress};
 use super::selection::Selection;
 use super::weights::Weights;
-use crate::Error;
+use crate::{Error, ErrorKind};
 use feedstock_dataset::StrandSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) enum Action {
     Close { stream: StreamId },
     /// See whether the member is there again.
     Probe { member: String },
-    /// Ask the member for its capacity.
+    /// Ask the member how it is: its capacity, whether it drains, and whether it is there at all.
     Ask { member: String },
     /// Have the member open the data set.
     Warm { member: String },
@@ -162,7 +162,7 @@ impl Dispatch {
     /// These are the members now.
     pub(crate) fn members(&mut self, now: Duration, list: &[String]) -> Vec<Action> {
         let listed: BTreeSet<&String> = list.iter().collect();
-        let has_lost = self.unlist(&listed);
+        let (has_lost, is_going) = self.unlist(&listed);
         let is_served = self.is_served();
         for name in listed {
             let member = self.members.entry(name.clone()).or_insert_with(Member::standing_by);
@@ -171,23 +171,24 @@ impl Dispatch {
             }
         }
         let mut actions = Vec::new();
-        if self.appoint(now, &mut actions) || has_lost || !is_served {
+        if self.appoint(now, &mut actions) || has_lost || !is_served || is_going && self.may_move(now) {
             self.redistribute(now, &mut actions);
         }
         actions
     }
 
-    /// Drops the members that are not listed any more, or lets them serve on until others can. Returns whether there are some.
-    fn unlist(&mut self, listed: &BTreeSet<&String>) -> bool {
+    /// Drops the members that are not listed any more, or lets them serve on until others can. Returns whether some were dropped, and
+    /// whether others are to go.
+    fn unlist(&mut self, listed: &BTreeSet<&String>) -> (bool, bool) {
         let is_listed = |name: &String| name == HERE || listed.contains(name);
         let before = self.members.len();
         self.members.retain(|name, member| is_listed(name) || member.is_ready());
-        let mut going = 0;
+        let mut is_going = false;
         for (_, member) in self.members.iter_mut().filter(|(name, _)| !is_listed(name)) {
+            is_going |= member.going().is_none();
             member.set_going(Some(Going::Unlisted));
-            going += 1;
         }
-        self.members.len() < before || going > 0
+        (self.members.len() < before, is_going)
     }
 
     /// The rows of step `index` are needed soon, on these strands: streams are opened for them.
@@ -225,13 +226,18 @@ impl Dispatch {
 
     /// A stream is open: data set, catalog and ops are ready. Where its worker had to make them ready, it can be late only
     /// from now on.
-    pub(crate) fn opened(&mut self, now: Duration, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+    pub(crate) fn opened(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
+        let Some(stream) = self.streams.get_mut(&id) else { return Vec::new() };
         if let Some(member) = self.members.get_mut(&stream.member) {
             member.opened();
         }
         stream.is_open = true;
         stream.counts = stream.counts.or(Some(now));
+        let mut actions = Vec::new();
+        if self.members.values().any(|member| member.going().is_some()) {
+            self.redistribute(now, &mut actions); // they may have waited for it
+        }
+        actions
     }
 
     /// A stream has brought what it owed of a step (or its rival had).
@@ -279,16 +285,7 @@ impl Dispatch {
     /// A stream has ended before its time, or could not be opened.
     pub(crate) fn lost(&mut self, now: Duration, id: StreamId, error: Error) -> Vec<Action> {
         let Some(stream) = self.streams.remove(&id) else { return Vec::new() };
-        if let Some(member) = self.members.get_mut(&stream.member) {
-            let is_listed = member.going() != Some(Going::Unlisted);
-            let refuses = member.lost(now, error, self.next_stream);
-            if !is_listed {
-                self.members.remove(&stream.member);
-            }
-            if refuses && member::none_serves(self.members.values()) {
-                self.members.values_mut().for_each(|member| member.hurry(now));
-            }
-        }
+        self.member_lost(now, &stream.member, error);
         let mut actions = Vec::new();
         self.parted(id, &stream);
         // What it left was moved to any member that had room, not in equal shares.
@@ -296,36 +293,67 @@ impl Dispatch {
         actions
     }
 
+    /// A stream of the member, or its opening of the data set, has ended with an error.
+    fn member_lost(&mut self, now: Duration, name: &str, error: Error) {
+        let Some(member) = self.members.get_mut(name) else { return };
+        let is_listed = member.going() != Some(Going::Unlisted);
+        let refuses = member.lost(now, error, self.next_stream);
+        if !is_listed {
+            self.members.remove(name);
+        }
+        if refuses && member::none_serves(self.members.values()) {
+            self.members.values_mut().for_each(|member| member.hurry(now));
+        }
+    }
+
     /// Whether anybody but this machine may serve.
     pub(crate) fn others_serve(&self) -> bool {
         self.members.iter().any(|(name, member)| name != HERE && member.is_there())
     }
 
-    /// A member wants to go: it serves what it was asked for, and nothing from the next step on. If no other member is ready, it serves
-    /// until one is.
+    /// A member wants to go: it serves what it was asked for, and nothing from the next step on, or a second later if strands have just
+    /// moved. If no other member is ready, it serves until one is.
     pub(crate) fn leaving(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
         let Some(member) = self.streams.get(&id).map(|stream| stream.member.clone()) else {
             return Vec::new();
         };
         let mut actions = Vec::new();
-        match self.members.get_mut(&member).filter(|member| member.is_up()) {
+        let moves = match self.members.get_mut(&member).filter(|member| member.is_up()) {
             Some(member) if member.is_ready() => {
                 let going = member.going().unwrap_or(Going::Drains);
                 member.set_going(Some(going));
+                self.may_move(now) // strands of members that drain one after the other move together
             }
-            Some(member) => member.suspect(now, None),
-            None => return actions,
+            Some(member) => {
+                member.suspect(now, None);
+                true
+            }
+            None => false,
+        };
+        if moves {
+            self.redistribute(now, &mut actions);
         }
-        self.redistribute(now, &mut actions);
         actions
     }
 
     /// A probed member is there, or it is not.
-    pub(crate) fn probed(&mut self, now: Duration, name: &str, result: Result<(), Error>) -> Vec<Action> {
+    pub(crate) fn probed(
+        &mut self,
+        now: Duration,
+        name: &str,
+        result: Result<Reported, Error>,
+    ) -> Vec<Action> {
+        if let Ok(reported) = &result {
+            self.reported(now, name, reported);
+        }
         let Some(member) = self.members.get_mut(name) else { return Vec::new() };
         let mut actions = Vec::new();
         match result {
-            Ok(()) => {
+            Ok(Reported { is_draining: true, .. }) => {
+                let message = format!("{name}: the worker is going away");
+                member.is_away(now, Error::new(ErrorKind::Retryable, message));
+            }
+            Ok(_) => {
                 member.is_back();
                 if !member.has_opened() && !member.is_cold() {
                     member.stands_by();
@@ -414,17 +442,15 @@ impl Dispatch {
     }
 
     /// The members that the job uses once they are ready, of those that are there and stay.
-    fn used(&self) -> BTreeSet<&str> {
-        self.selected(self.those(|member| member.is_there() && member.going().is_none()))
+    fn used(&self, now: Duration) -> BTreeSet<&str> {
+        let may_serve = |member: &Member| member.is_there() && !member.is_overdue(now);
+        self.selected(self.those(|member| may_serve(member) && member.going().is_none()))
     }
 
-    /// Returns the number of workers that the job uses, and of those that stand by, since its ranks have some 32 already.
+    /// Returns the number of workers that strands are given to, and of those that stand by, since the job's ranks have some 32 already.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        let is_worker = |name: &&&str| **name != HERE;
-        let there = self.those(|member| member.is_there() && member.going().is_none());
-        let there = there.iter().filter(is_worker).count();
-        let used = self.used().iter().filter(is_worker).count();
-        (used, there - used)
+        let used = self.up().into_iter().filter(|name| *name != HERE).count();
+        (used, self.those(Member::is_standby).len())
     }
 
     /// The members that strands are given to: of those that are ready, the ones that the job uses. One that is about to go serves if no

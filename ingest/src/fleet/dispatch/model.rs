@@ -51,6 +51,7 @@ struct Model {
     /// What unfinished steps lack.
     lacking: BTreeMap<u64, RowsOfStrands>,
     probes: Vec<String>,
+    asks: Vec<String>,
     cold: Vec<String>,
     next: u64,
     next_rows: RowsOfStrands,
@@ -89,6 +90,7 @@ impl Model {
             streams: BTreeMap::new(),
             lacking: BTreeMap::new(),
             probes: Vec::new(),
+            asks: Vec::new(),
             cold: Vec::new(),
             next: 0,
             next_rows: dice.some(),
@@ -139,10 +141,12 @@ impl Model {
             10 => {
                 let Some(id) = dice.of(&all) else { return };
                 match dice.roll(4) {
-                    0 => self.dispatch.opening(id),
+                    0 => {
+                        self.dispatch.opening(id);
+                        Vec::new()
+                    }
                     _ => self.dispatch.opened(now, id),
                 }
-                Vec::new()
             }
             11 => {
                 let Some(name) = self.cold.pop() else { return };
@@ -162,9 +166,19 @@ impl Model {
                 Vec::new()
             }
             _ => {
-                let Some(name) = self.probes.pop() else { return };
                 let error = || Error::new(ErrorKind::Retryable, "not there");
-                self.dispatch.probed(now, &name, if dice.roll(2) == 0 { Ok(()) } else { Err(error()) })
+                // One of three processes at the address.
+                let reported = Reported {
+                    instance: dice.roll(3).to_string(),
+                    capacity: None,
+                    is_draining: dice.roll(4) == 0,
+                };
+                let result = if dice.roll(2) == 0 { Ok(reported) } else { Err(error()) };
+                match (self.probes.pop(), self.asks.pop()) {
+                    (Some(name), _) => self.dispatch.probed(now, &name, result),
+                    (None, Some(name)) => self.dispatch.answered(now, &name, result),
+                    (None, None) => return,
+                }
             }
         };
         self.apply(actions);
@@ -270,7 +284,7 @@ impl Model {
                 }
                 Action::Close { stream } => assert!(self.streams.remove(&stream).is_some(), "closed twice"),
                 Action::Probe { member } => self.probes.push(member),
-                Action::Ask { .. } => {} // members publish at any time
+                Action::Ask { member } => self.asks.push(member),
                 Action::Warm { member } => self.cold.push(member),
             }
         }

@@ -72,7 +72,7 @@ fn the_worker_that_is_there_again_is_asked_first() {
         dispatch.lost(after(100), stream, error(ErrorKind::Gone));
     }
     dispatch.tick(after(150), &BTreeMap::new());
-    let actions = dispatch.probed(after(151), "b:1", Ok(()));
+    let actions = dispatch.probed(after(151), "b:1", Ok(Reported::default()));
     assert_eq!(hopeless(&dispatch), None);
     dispatch.lost(after(300), opened(&actions, "b:1"), error(ErrorKind::Gone));
     assert_eq!(hopeless(&dispatch), Some(ErrorKind::Gone));

@@ -140,8 +140,10 @@ impl<P: Fn(&str, Duration) -> Pace> Fleet<P> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.is_open && self.now >= stream.asked + OPENS_AFTER {
             stream.is_open = true;
-            self.dispatch.opened(self.now, id);
+            let actions = self.dispatch.opened(self.now, id);
+            self.act(actions);
         }
+        let Some(stream) = self.streams.get_mut(&id) else { return };
         let pace = (self.pace)(&stream.member, self.now);
         let Some((&index, &asked)) = stream.tasks.first_key_value().filter(|_| stream.is_open) else {
             return;
@@ -193,7 +195,7 @@ impl<P: Fn(&str, Duration) -> Pace> Fleet<P> {
                 }
                 Action::Close { stream } => drop(self.streams.remove(&stream)),
                 Action::Probe { member } => {
-                    let actions = self.dispatch.probed(self.now, &member, Ok(()));
+                    let actions = self.dispatch.probed(self.now, &member, Ok(Reported::default()));
                     self.act(actions);
                 }
                 Action::Ask { .. } => {}

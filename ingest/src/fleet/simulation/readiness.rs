@@ -9,6 +9,7 @@
 use super::data::Dice;
 use super::network::seeds;
 use crate::fleet::dispatch::{Action, COLD_AFTER, Dispatch, Local, RowsOfStrands, StreamId};
+use crate::fleet::member::Reported;
 use crate::fleet::progress::Progress;
 use crate::fleet::selection::Selection;
 use crate::{Error, ErrorKind};
@@ -39,6 +40,9 @@ const SLOTS: u64 = 4;
 /// Warm-ups of a rank at once.
 const WARM_UPS: usize = 32;
 
+/// Ranks ask a worker that has stopped no sooner than this after it goes on (`member.rs`: the longest time between two probes).
+const LEFT_ALONE: u64 = 15_000 + 2 * ROUND;
+
 /// The longest wait while workers join and drain.
 const MOST: u64 = 500;
 
@@ -47,6 +51,8 @@ enum Event {
     Joins,
     Drains,
     Dies,
+    /// It dies, and its address stays listed.
+    Vanishes,
     /// It brings nothing until this time.
     Stops(u64),
 }
@@ -60,13 +66,30 @@ struct Machine {
     /// When it was asked to open the data set first, and what that takes.
     asked: Option<u64>,
     opens_in: u64,
+    /// When its process began.
+    began: u64,
 }
 
 impl Machine {
     /// Whether it is ready; it begins to open the data set when it is first asked. `None`: it does not answer.
     fn ask(&mut self, now: u64) -> Option<bool> {
-        let answers = self.is_there && !self.is_draining;
-        answers.then(|| now >= *self.asked.get_or_insert(now) + self.opens_in)
+        self.is_there.then(|| now >= *self.asked.get_or_insert(now) + self.opens_in)
+    }
+
+    /// As [`ask`](Self::ask), for a rank that prepares later streams.
+    fn prepare(&mut self, now: u64) -> Option<bool> {
+        if self.is_draining { None } else { self.ask(now) }
+    }
+
+    /// What it reports when it is asked how it is.
+    fn report(&self) -> Result<Reported, Error> {
+        match self.is_there {
+            true => {
+                let instance = self.began.to_string();
+                Ok(Reported { instance, capacity: None, is_draining: self.is_draining })
+            }
+            false => Err(error("no answer")),
+        }
     }
 }
 
@@ -97,6 +120,8 @@ struct Trainee {
     longest: u64,
     warm_ups: Vec<(usize, u64)>,
     probes: Vec<(usize, u64)>,
+    /// Workers without a stream that are asked how they are.
+    asks: Vec<(usize, u64)>,
     /// Workers that have said that they are ready, and since when there is one.
     told: BTreeSet<usize>,
     served: Option<u64>,
@@ -111,9 +136,6 @@ struct World {
     ranks: Vec<Trainee>,
     /// Other ranks than the simulated ones ask workers, too, as soon as they join.
     has_others: bool,
-    /// Whether the rule is checked that streams are only opened at ready workers. Ranks leave stopped workers alone, which this model
-    /// does not know.
-    is_strict: bool,
 }
 
 fn name(worker: usize) -> String {
@@ -143,6 +165,7 @@ impl Trainee {
             longest: 0,
             warm_ups: Vec::new(),
             probes: Vec::new(),
+            asks: Vec::new(),
             told: BTreeSet::new(),
             served: None,
             first: BTreeMap::new(),
@@ -217,7 +240,7 @@ impl World {
             ..Machine::default()
         });
         let numbers = (0..workers).map(|nth| (name(nth), nth)).collect();
-        Self { now: 0, machines: machines.collect(), numbers, ranks, has_others: false, is_strict: true }
+        Self { now: 0, machines: machines.collect(), numbers, ranks, has_others: false }
     }
 
     fn at(&self) -> Duration {
@@ -229,15 +252,15 @@ impl World {
         match event {
             Event::Joins if !machine.is_there => {
                 let (opens_in, asked) = (machine.opens_in, self.has_others.then_some(self.now));
-                *machine = Machine { is_there: true, is_listed: true, opens_in, asked, ..Machine::default() };
+                let began = self.now;
+                *machine =
+                    Machine { is_there: true, is_listed: true, opens_in, asked, began, ..Machine::default() };
             }
             Event::Joins => {}
             Event::Drains => (machine.is_draining, machine.is_listed) = (true, false),
             Event::Dies => (machine.is_there, machine.is_listed) = (false, false),
-            Event::Stops(until) => {
-                machine.stopped_until = until;
-                self.is_strict = false;
-            }
+            Event::Vanishes => machine.is_there = false,
+            Event::Stops(until) => machine.stopped_until = until,
         }
     }
 
@@ -286,10 +309,13 @@ impl World {
             let (worker, machine) = (stream.worker, &mut self.machines[stream.worker]);
             let mut actions = Vec::new();
             if stream.open.is_none() && now >= stream.asked + 2 * ROUND {
+                if let Ok(reported) = machine.report() {
+                    trainee.dispatch.reported(at, &name(worker), &reported);
+                }
                 match machine.ask(now) {
                     Some(true) => {
                         stream.open = Some(now);
-                        trainee.dispatch.opened(at, id);
+                        actions = trainee.dispatch.opened(at, id);
                         trainee.hears(now, worker, true);
                     }
                     Some(false) => trainee.dispatch.opening(id),
@@ -326,7 +352,7 @@ impl World {
         let (mut ended, mut under_way) = (Vec::new(), Vec::new());
         for (place, (worker, asked)) in std::mem::take(&mut trainee.warm_ups).into_iter().enumerate() {
             let is_asked = place < WARM_UPS && now >= asked + ROUND;
-            match is_asked.then(|| self.machines[worker].ask(now)) {
+            match is_asked.then(|| self.machines[worker].prepare(now)) {
                 Some(Some(true)) => ended.push((worker, true)),
                 Some(None) => ended.push((worker, false)),
                 None | Some(Some(false)) => under_way.push((worker, asked)),
@@ -336,18 +362,22 @@ impl World {
         let mut results = Vec::new();
         for (worker, is_ready) in ended {
             trainee.hears(now, worker, is_ready);
+            if let Ok(reported) = self.machines[worker].report() {
+                trainee.dispatch.reported(at, &name(worker), &reported);
+            }
             results.push((name(worker), if is_ready { Ok(()) } else { Err(error("it went away")) }));
         }
         let mut actions = if results.is_empty() { Vec::new() } else { trainee.dispatch.warmed(at, results) };
-        let (due, later) =
-            std::mem::take(&mut trainee.probes).into_iter().partition(|(_, asked)| now >= asked + ROUND);
-        trainee.probes = later;
-        let due: Vec<(usize, u64)> = due;
-        for (worker, _) in due {
-            let machine = &self.machines[worker];
-            let answers = machine.is_there && !machine.is_draining;
-            let result = if answers { Ok(()) } else { Err(error("no answer")) };
-            actions.extend(trainee.dispatch.probed(at, &name(worker), result));
+        for (worker, _) in trainee.probes.extract_if(.., |(_, asked)| now >= *asked + ROUND) {
+            let report = self.machines[worker].report();
+            actions.extend(trainee.dispatch.probed(at, &name(worker), report));
+        }
+        for (worker, _) in trainee.asks.extract_if(.., |(_, asked)| now >= *asked + ROUND) {
+            let report = self.machines[worker].report();
+            if report.is_err() && trainee.told.remove(&worker) && trainee.told.is_empty() {
+                trainee.served = None;
+            }
+            actions.extend(trainee.dispatch.answered(at, &name(worker), report));
         }
         self.act(nth, actions);
     }
@@ -393,7 +423,10 @@ impl World {
                     let worker = self.number(&member);
                     self.ranks[nth].warm_ups.push((worker, now));
                 }
-                Action::Ask { .. } => {}
+                Action::Ask { member } => {
+                    let worker = self.number(&member);
+                    self.ranks[nth].asks.push((worker, now));
+                }
             }
         }
     }
@@ -407,8 +440,11 @@ impl World {
         let trainee = &self.ranks[nth];
         let grace = COLD_AFTER.as_millis() as u64 + 2 * TICK;
         let is_early = trainee.served.is_none_or(|served| self.now <= served + grace);
+        // Ranks leave alone for a while what has stopped.
+        let is_well = |worker: &&usize| self.now >= self.machines[**worker].stopped_until + LEFT_ALONE;
+        let has_ready = trainee.told.iter().any(|worker| is_well(&worker));
         assert!(
-            !self.is_strict || is_early || trainee.told.contains(&worker),
+            is_early || !has_ready || trainee.told.contains(&worker),
             "at {} ms rank {} asks {} for rows, which has not said that it is ready, unlike {} others",
             self.now,
             trainee.rank,
@@ -485,6 +521,42 @@ fn the_last_ready_worker_serves_until_another_one_is_ready() {
     world.run(40_000, [(4000, 1, Event::Joins), (4000, 2, Event::Joins)].into_iter().chain(drains).collect());
     assert!(world.longest() <= MOST, "the rank waited {} ms", world.longest());
     assert_eq!(world.ranks[0].dispatch.members_of_strands().into_iter().collect::<BTreeSet<_>>().len(), 2);
+}
+
+/// All ready workers drain at once, as spot instances do. Two end before any other one is ready.
+#[test]
+fn workers_that_all_drain_serve_until_others_are_ready() {
+    for salt in 0..4 {
+        let mut world = World::new(8, 4, |_| 5000, ranks(2, salt));
+        let drains = (0..4).map(|nth| (4000 + 25 * nth as u64, nth, Event::Drains));
+        let joins = (4..8).map(|nth| (4200, nth, Event::Joins));
+        let ends = (0..4).map(|nth| (if nth < 2 { 6000 } else { 30_000 }, nth, Event::Dies));
+        world.run(40_000, drains.chain(joins).chain(ends).collect());
+        assert!(world.longest() <= MOST, "salt {salt}: a rank waited {} ms", world.longest());
+        let serving: BTreeSet<String> = world.ranks[0].dispatch.members_of_strands().into_iter().collect();
+        assert_eq!(serving, (4..8).map(name).collect());
+    }
+}
+
+/// Ranks have no stream to most of the workers, whose addresses stay listed.
+#[test]
+fn ranks_have_one_table_a_minute_after_workers_have_vanished() {
+    for salt in 0..4 {
+        let mut world = World::new(100, 100, |_| 0, ranks(4, salt));
+        let vanish = (0..100).step_by(20).map(|nth| (5000, nth, Event::Vanishes));
+        let drains = (10..100).step_by(20).map(|nth| (6000, nth, Event::Drains));
+        world.run(5000, Vec::new());
+        assert!(world.has_one_table(), "salt {salt}");
+        let streaming =
+            |trainee: &Trainee, worker| trainee.streams.values().any(|stream| stream.worker == worker);
+        let is_silent = |trainee: &Trainee| (0..100).step_by(20).any(|worker| !streaming(trainee, worker));
+        assert!(world.ranks.iter().any(is_silent), "salt {salt}: all ranks notice at once");
+        world.run(68_000, vanish.chain(drains).collect());
+        assert!(world.has_one_table(), "salt {salt}");
+        let serving: BTreeSet<String> = world.ranks[0].dispatch.members_of_strands().into_iter().collect();
+        let gone = (0..100).step_by(10).map(name);
+        assert_eq!(serving.intersection(&gone.collect()).count(), 0, "salt {salt}");
+    }
 }
 
 /// Joins and drains at any time, of fleets that are smaller and larger than what a rank uses.

@@ -10,6 +10,7 @@ use crate::fleet::assign::{Parts, assign};
 use crate::fleet::hedge::{HEDGE_AFTER, TICK};
 use crate::fleet::selection::Selection;
 use crate::fleet::silence::SILENCE;
+use crate::fleet::weights::SETTLE_MOST;
 use crate::wire::MESSAGE_BYTES;
 use feedstock_dataset::{
     Access, DataHashes, Plan, PlanInput, Position, Rank, Shuffle, StepShape, StepSize, StrandSet, Strands,
@@ -26,8 +27,14 @@ const ROWS: usize = 64;
 /// Steps of the order; the clock goes through them again and again.
 const STEPS: usize = 24;
 
-/// Slots of a rank, and the steps that a worker makes ahead of what it sends.
-const AHEAD: usize = 4 + 4;
+/// Slots of a rank: the steps that it requests before it takes the first one.
+const SLOTS: usize = 4;
+
+/// These, and the steps that a worker makes ahead of what it sends.
+const AHEAD: usize = SLOTS + 4;
+
+/// Seconds until a stream that is opened again makes rows: three round trips in a data centre, and the search for its first step.
+const REOPENS_IN: f64 = 0.05;
 
 /// Images a second of a thread: crops of photographs to 224 pixels.
 const ROWS_PER_S: f64 = 300.0;
@@ -73,10 +80,14 @@ impl Order {
 
     /// By strand, which of the members that the job uses serves it.
     fn table<'a>(&self, members: &BTreeMap<&'a str, u32>) -> Vec<&'a str> {
+        assign(&self.used(members), &self.parts)
+    }
+
+    /// The members that the job uses.
+    fn used<'a>(&self, members: &BTreeMap<&'a str, u32>) -> BTreeMap<&'a str, u32> {
         let selection = Selection::of_job(RANKS as u32, self.strands.parts(), 1);
         let used = selection.of(members.keys().copied().collect());
-        let used = members.iter().filter(|(name, _)| used.contains(*name));
-        assign(&used.map(|(name, units)| (*name, *units)).collect(), &self.parts)
+        members.iter().filter(|(name, _)| used.contains(*name)).map(|(name, units)| (*name, *units)).collect()
     }
 }
 
@@ -98,11 +109,19 @@ fn mixed(names: &[String]) -> BTreeMap<&str, u32> {
 
 /// The largest share of strands by unit, over the mean.
 fn worst_share(order: &Order, members: &BTreeMap<&str, u32>) -> f64 {
-    let mut counts = BTreeMap::new();
-    order.table(members).into_iter().for_each(|name| *counts.entry(name).or_insert(0.0) += 1.0);
+    let mut counts: BTreeMap<&str, f64> = order.used(members).into_keys().map(|name| (name, 0.0)).collect();
+    order.table(members).into_iter().for_each(|name| *counts.entry(name).or_default() += 1.0);
     let units: u32 = counts.keys().map(|name| members[name]).sum();
     let mean = f64::from(order.strands.count()) / f64::from(units);
     counts.iter().map(|(name, strands)| strands / f64::from(members[name])).fold(0.0, f64::max) / mean
+}
+
+/// Other workers serve, from a step on.
+struct Move {
+    from: usize,
+    /// When ranks open the streams.
+    at: f64,
+    threads: BTreeMap<usize, u32>,
 }
 
 /// The virtual clock of a job. Workers have numbers.
@@ -113,6 +132,8 @@ struct Clock<'a> {
     threads: BTreeMap<usize, u32>,
     /// By strand, the worker that serves it.
     table: Vec<usize>,
+    /// The tables that come.
+    coming: Vec<Move>,
     /// By worker, when it has made what it was last asked for.
     made: Vec<f64>,
     /// When all ranks had each step.
@@ -123,8 +144,9 @@ struct Clock<'a> {
 
 impl<'a> Clock<'a> {
     fn new(order: &'a Order, names: &'a [String]) -> Self {
-        let (threads, table, made) = (BTreeMap::new(), Vec::new(), vec![0.0; names.len()]);
-        Self { order, names, threads, table, made, taken: vec![0.0; AHEAD], linear_rows: 0.0 }
+        let (threads, table, coming) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (made, taken) = (vec![0.0; names.len()], vec![0.0; AHEAD]);
+        Self { order, names, threads, table, coming, made, taken, linear_rows: 0.0 }
     }
 
     fn now(&self) -> f64 {
@@ -136,22 +158,34 @@ impl<'a> Clock<'a> {
         self.taken.len() - AHEAD
     }
 
-    /// These serve from the next step on. Workers whose strands change open their streams again, so what they had made ahead of it
-    /// is lost.
-    fn serve(&mut self, threads: BTreeMap<usize, u32>) {
+    /// These serve from the next step on that is not requested yet; `lost`: from the next one.
+    fn serve(&mut self, threads: BTreeMap<usize, u32>, lost: bool) {
+        let from = self.steps() + if lost || self.table.is_empty() { 0 } else { SLOTS };
+        self.coming.retain(|move_| move_.from < from);
+        self.coming.push(Move { from, at: self.now(), threads });
+    }
+
+    /// Workers whose strands change have opened their streams again by now, or do so, which takes [`REOPENS_IN`]. What they had made
+    /// ahead of it is lost.
+    fn move_strands(&mut self) {
+        let steps = self.steps();
+        let Some(Move { at, threads, .. }) = self.coming.pop_if(|coming| coming.from <= steps) else {
+            return;
+        };
+        self.coming.clear();
         let members = threads.iter().map(|(nth, threads)| (self.names[*nth].as_str(), *threads)).collect();
         let numbers: BTreeMap<&str, usize> =
             threads.keys().map(|nth| (self.names[*nth].as_str(), *nth)).collect();
         let table: Vec<usize> = self.order.table(&members).into_iter().map(|name| numbers[name]).collect();
-        let now = self.now();
         for (new, _) in table.iter().zip(&self.table).filter(|(new, old)| new != old) {
-            self.made[*new] = self.made[*new].max(now);
+            self.made[*new] = self.made[*new].max(at + REOPENS_IN);
         }
         (self.table, self.threads) = (table, threads);
     }
 
     /// All ranks take a step. What the `stopped` worker owes of it comes from another one, after some seconds.
     fn step(&mut self, stopped: Option<(usize, f64)>) {
+        self.move_strands();
         let mut rows = vec![0_u32; self.names.len()];
         let of_step = &self.order.rows[self.steps() % STEPS];
         self.table.iter().zip(of_step).for_each(|(worker, count)| rows[*worker] += count);
@@ -186,7 +220,7 @@ impl<'a> Clock<'a> {
 /// A job whose workers stay as they are.
 fn steady<'a>(order: &'a Order, names: &'a [String], members: &BTreeMap<&str, u32>) -> Clock<'a> {
     let mut clock = Clock::new(order, names);
-    clock.serve((0..names.len()).map(|nth| (nth, members[names[nth].as_str()])).collect());
+    clock.serve((0..names.len()).map(|nth| (nth, members[names[nth].as_str()])).collect(), true);
     (0..4 * STEPS).for_each(|_| clock.step(None));
     clock
 }
@@ -241,8 +275,6 @@ fn a_rank_has_some_32_workers_and_a_strand_one_of_all_ranks() {
         let (most, sum) = (counts.iter().max().copied().unwrap(), counts.iter().sum::<usize>());
         println!("{:.1} workers a rank, {most} at most", sum as f64 / RANKS as f64);
         assert!(most <= 56 && sum <= 32 * RANKS, "{most}");
-        // All ranks have the same table, however they came to know the members.
-        assert_eq!(table, order.table(&members.iter().rev().map(|(name, units)| (*name, *units)).collect()));
     }
 }
 
@@ -270,8 +302,6 @@ enum Event {
 fn throughput_follows_workers_that_join_leave_fail_and_slow_down() {
     const ENDS: f64 = 120.0;
     const OPENS_IN: f64 = 10.0;
-    /// Strands follow workers that join one after the other no more often than this (`weights.rs`).
-    const SETTLE: f64 = 5.0;
     let order = &*PIECES;
     let names = names(1000);
     let units = mixed(&names);
@@ -285,7 +315,7 @@ fn throughput_follows_workers_that_join_leave_fail_and_slow_down() {
     // From when on each may serve.
     let mut serves: BTreeMap<usize, f64> = (0..600).map(|nth| (nth, 0.0)).collect();
     let mut clock = Clock::new(order, &names);
-    let (mut moved, mut tables) = (f64::MIN, 0);
+    let (mut moved, mut tables, mut planned) = (f64::MIN, 0, BTreeMap::new());
     while clock.now() < ENDS {
         let now = clock.now();
         let mut stopped = None;
@@ -303,15 +333,17 @@ fn throughput_follows_workers_that_join_leave_fail_and_slow_down() {
                 }
             };
         }
-        if stopped.is_some() {
+        let lost = stopped.is_some();
+        if lost {
             clock.step(stopped); // strands move once the ranks have noticed
         }
         let ready = serves.iter().filter(|(_, from)| **from <= now);
         let ready: BTreeMap<usize, u32> = ready.map(|(nth, _)| (*nth, units[names[*nth].as_str()])).collect();
-        let is_gone = clock.threads.keys().any(|nth| !ready.contains_key(nth));
-        if is_gone || ready != clock.threads && now >= moved + SETTLE {
+        // Workers that join or drain one after the other are waited for.
+        if lost || ready != planned && now >= moved + SETTLE_MOST.as_secs_f64() {
             (tables, moved) = (tables + 1, now);
-            clock.serve(ready);
+            planned.clone_from(&ready);
+            clock.serve(ready, lost);
         }
         clock.step(None);
     }

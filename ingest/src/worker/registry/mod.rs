@@ -351,7 +351,13 @@ impl Registry {
 
     /// Opens the data set of a recipe; false if the recipe is not known (any more).
     pub(crate) async fn prepare(self: &Arc<Self>, id: PlanId) -> Result<bool> {
-        Ok(self.known_and_opened(&id).await?.is_some())
+        let Some(opened) = self.known_and_opened(&id).await? else { return Ok(false) };
+        if opened.recipe.functions.is_some() {
+            // Other recipes' functions may have taken the place of these since the recipe was opened.
+            let this = self.clone();
+            aside("loading functions", move || this.functions(&opened)).await??;
+        }
+        Ok(true)
     }
 
     async fn known_and_opened(self: &Arc<Self>, id: &PlanId) -> Result<Option<Arc<OpenedRecipe>>> {
