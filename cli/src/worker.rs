@@ -22,7 +22,7 @@ Examples:
 
 Ranks list their workers: pipeline.workers(Workers::at(\"host:7117,…\")?) in Rust, loader(workers=\"host:7117,…\") in
 Python. The worker reads storage with its own credentials (AWS_*, GOOGLE_*, AZURE_*), which it never sends. It reads only
-data below an --allow. On SIGTERM it drains: it accepts no new streams, ranks move to other workers, then it exits. A
+data below an --allow. On SIGTERM it drains: ranks move to other workers, then it exits. A
 second SIGTERM ends it at once. Any Arrow Flight client can read a lane at the same address, which also serves gRPC
 health checks.";
 

@@ -89,7 +89,7 @@ impl Worker {
         serde_json::to_string(&status).map_err(|e| config(py, format!("cannot write the status: {e}")))
     }
 
-    /// Accepts no new streams and asks ranks to move theirs; returns True if all have moved within `timeout` seconds.
+    /// Asks ranks to move their streams to other workers; returns True if all have moved within `timeout` seconds.
     fn drain(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let worker = self.running(py)?;
         let timeout =

@@ -33,14 +33,6 @@ enum Readiness {
     Ready,
 }
 
-/// Why a member is about to go. It serves on until others can.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Going {
-    Drains,
-    /// It is not listed any more.
-    Unlisted,
-}
-
 /// What a worker reports of itself, in its greeting or when it is asked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reported {
@@ -72,7 +64,10 @@ pub(super) struct Member {
     readiness: Readiness,
     /// Since when it is asked to open the data set, apart from any stream.
     warming: Option<Duration>,
-    going: Option<Going>,
+    /// Its process has reported that it is about to end.
+    drains: bool,
+    /// It is not listed any more.
+    is_unlisted: bool,
     failures: u32,
     /// When the last of them was.
     failed: Duration,
@@ -186,6 +181,30 @@ impl Member {
         self.error.as_ref()
     }
 
+    /// Whether it is about to go. It serves on until others can.
+    pub(super) fn is_going(&self) -> bool {
+        self.drains || self.is_unlisted
+    }
+
+    /// Whether it is ready, and not about to go.
+    pub(super) fn stays(&self) -> bool {
+        self.is_ready() && !self.is_going()
+    }
+
+    /// Its process has reported that it is about to end.
+    pub(super) fn drains(&mut self) {
+        self.drains = true;
+    }
+
+    /// Whether it is not listed any more.
+    pub(super) fn is_unlisted(&self) -> bool {
+        self.is_unlisted
+    }
+
+    pub(super) fn set_listed(&mut self, is_listed: bool) {
+        self.is_unlisted = !is_listed;
+    }
+
     /// A stream waits until it has the data set open, again if it had it open before.
     pub(super) fn is_opening(&mut self) {
         if self.readiness == Readiness::Ready {
@@ -195,6 +214,7 @@ impl Member {
 
     /// It has the data set open. An earlier stream of one that gets nothing to do may report that, which changes nothing.
     pub(super) fn opened(&mut self) {
+        self.is_doubted = false;
         if self.readiness == Readiness::Unknown {
             self.readiness = Readiness::Ready;
         }
@@ -204,15 +224,6 @@ impl Member {
     pub(super) fn warmed(&mut self) {
         self.is_back();
         (self.readiness, self.warming) = (Readiness::Ready, None);
-    }
-
-    /// Why it is about to go; `None`: it stays.
-    pub(super) fn going(&self) -> Option<Going> {
-        self.going
-    }
-
-    pub(super) fn set_going(&mut self, going: Option<Going>) {
-        self.going = going;
     }
 
     /// The rate at which its rows come, or came last.
@@ -271,6 +282,7 @@ impl Member {
         if self.readiness == Readiness::Ready {
             self.readiness = Readiness::Unknown;
         }
+        self.drains = false;
         self.capacity = self.capacity.map(|capacity| Capacity { generation: 0, ..capacity });
     }
 
@@ -297,7 +309,6 @@ impl Member {
 
     /// It ends once it has brought what it owes, and another process may be at its address later.
     pub(super) fn departs(&mut self, now: Duration) {
-        self.going = None;
         self.is_another();
         self.suspect(now, None);
     }
@@ -314,7 +325,7 @@ impl Member {
     /// One of its streams, of which `streams` were opened so far, has ended before its time. Returns whether it refuses.
     pub(super) fn lost(&mut self, now: Duration, error: Error, streams: u64) -> bool {
         let refuses = error.kind() != ErrorKind::Retryable;
-        (self.readiness, self.warming, self.going) = (Readiness::Unknown, None, None);
+        (self.readiness, self.warming, self.is_doubted) = (Readiness::Unknown, None, false);
         self.is_another(); // it may be, next time
         if refuses {
             self.down = None;
@@ -326,7 +337,7 @@ impl Member {
 
     /// It has brought rows on the stream of this number.
     pub(super) fn brought(&mut self, now: Duration, stream: u64) {
-        (self.error, self.down, self.has_served) = (None, None, true);
+        (self.error, self.down, self.has_served, self.is_doubted) = (None, None, true, false);
         if self.refused.as_ref().is_some_and(|refused| stream >= refused.streams) {
             self.refused = None;
         }
@@ -347,6 +358,7 @@ impl Member {
     /// It answered, or needs no asking.
     pub(super) fn is_back(&mut self) {
         (self.suspect, self.probing, self.error, self.down) = (None, false, None, None);
+        (self.drains, self.is_doubted) = (false, false);
     }
 
     /// A probe failed.

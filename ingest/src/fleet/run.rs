@@ -38,7 +38,10 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 const PLACES: u32 = 4;
 
 /// Workers that a rank introduces itself to at once, so that they open the data set.
-const WARM_UPS: usize = 64;
+const INTRODUCTIONS: usize = 64;
+
+/// Workers that open the data set for a rank at once. Each is a connection, and a process may often have no more than 1,024 files open.
+const WARM_UPS: usize = 256;
 
 /// A job whose rows workers make.
 pub(crate) struct FleetJob<D> {
@@ -79,6 +82,7 @@ pub(crate) struct FleetDriver<D: Destination> {
     answers: UnboundedReceiver<(String, Result<Reported>)>,
     warmed: UnboundedSender<(String, Result<Reported>)>,
     warm_ups: UnboundedReceiver<(String, Result<Reported>)>,
+    introducing: Arc<Semaphore>,
     warming: Arc<Semaphore>,
     source: watch::Receiver<WorkerAddresses>,
     found: UnboundedSender<Vec<String>>,
@@ -135,6 +139,7 @@ impl<D: Destination> FleetDriver<D> {
             answers,
             warmed,
             warm_ups,
+            introducing: Arc::new(Semaphore::new(INTRODUCTIONS)),
             warming: Arc::new(Semaphore::new(WARM_UPS)),
             found,
             looked_up,
@@ -233,10 +238,10 @@ impl<D: Destination> FleetDriver<D> {
     fn report_spare(&mut self, spare: usize) {
         self.job.shared.spare_workers.store(spare as u64, Ordering::Relaxed);
         if spare > 0 && !std::mem::replace(&mut self.has_reported_spare, true) {
-            let used = self.job.shared.workers.load(Ordering::Relaxed);
+            let most = self.dispatch.most();
             tracing::info!(
-                "this job uses {used} workers, some 32 for each rank; {spare} more stand by for those that fail and would not \
-                 raise its throughput"
+                "this job uses at most {most} workers, some 32 for each rank; {spare} more stand by for those that fail and would \
+                 not raise its throughput"
             );
         }
     }
@@ -365,12 +370,13 @@ impl<D: Destination> FleetDriver<D> {
 
     /// Has a member open the data set.
     fn warm(&mut self, member: String) {
-        let (connect, warmed, warming) =
-            (self.job.connect.clone(), self.warmed.clone(), self.warming.clone());
+        let (connect, warmed) = (self.job.connect.clone(), self.warmed.clone());
+        let (introducing, warming) = (self.introducing.clone(), self.warming.clone());
         let token = self.job.workers.sent_token().cloned();
         let (plan, introduction) = (self.plan_id.clone(), self.job.introduction.clone());
         self.tasks.spawn(async move {
-            let Ok(permit) = warming.acquire_owned().await else { return };
+            let Ok(_bounds_connections) = warming.acquire_owned().await else { return };
+            let Ok(permit) = introducing.acquire_owned().await else { return };
             let result = warm(connect, &member, token.as_ref(), (&plan, &introduction), permit).await;
             let _unheard = warmed.send((member, result));
         });

@@ -26,14 +26,19 @@ impl Selection {
         Self { most: usize::MAX, salt: 0 }
     }
 
-    /// Returns the selection of a job: of its number of ranks and of its order's parts, some of the 32 × parts / (parts of a rank)
-    /// workers. Jobs with another `salt` use other workers.
+    /// Returns the selection of a job: at most 32 × parts / (parts of a rank) workers, for its number of ranks and of its order's parts.
+    /// Jobs with another `salt` use other workers.
     pub(crate) fn of_job(world_size: u32, parts: u32, salt: u64) -> Self {
         // A rank's rows lie on its share of the lanes, and on one more, since its share may begin within a lane. An order of
         // fewer lanes than ranks deals each lane out to several parts; its ranks have more workers.
         let parts = (parts as usize).max(1);
         let of_rank = (parts.div_ceil((world_size as usize).max(1)) + 1).min(parts);
         Self { most: OF_RANK * parts / of_rank, salt }
+    }
+
+    /// Returns the number of workers that the job uses at most.
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     #[cfg(test)]

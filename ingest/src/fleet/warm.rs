@@ -27,7 +27,7 @@ pub(crate) struct Introduction {
 }
 
 /// Has the worker at `member` open the data set of a recipe, for as long as it reports to be at work on that. Returns what it
-/// reported of itself. `permit` is released once only the worker is at work: building a catalog may take hours.
+/// reported of itself. `permit` is released when the worker first reports that it is at work: building a catalog may take hours.
 pub(crate) async fn warm(
     connect: Arc<dyn Connect>,
     member: &str,

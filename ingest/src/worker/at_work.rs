@@ -12,7 +12,8 @@ use tokio::time::{Instant, interval_at};
 /// six round trips of 100 ms until a lane is asked for stay below the 750 ms after which a rank calls a worker slow.
 const OPENING_AFTER: Duration = Duration::from_millis(100);
 
-/// Does work that prepares later streams. A worker that drains refuses it, and finishes what was begun before in vain.
+/// Does work that prepares later streams, which a worker that drains refuses. Work that began before the drain runs to its end, and then
+/// gets the same error.
 pub(super) async fn unless_leaving<T>(
     io: &mut impl Io,
     leaving: &watch::Receiver<bool>,

@@ -107,7 +107,7 @@ pub(crate) async fn serve<S: Serve + ?Sized>(mut io: impl Io, server: &S) -> io:
                     Err(error) => Answer::Failed(Failure::from(&error)),
                 }
             }
-            // Also while it drains: a rank that asks then knows no other worker that is ready. The stream first reports the drain.
+            // Also while it drains: the stream first reports that, so only a rank without another ready worker keeps it.
             Ask::Open(request) => match at_work(&mut io, server.open(*request)).await? {
                 Ok(Some(lane)) => return stream(io, lane, server.leaving(), capacity).await,
                 Ok(None) => Answer::Unknown,

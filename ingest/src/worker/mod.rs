@@ -292,7 +292,7 @@ impl Worker {
     }
 
     /// Asks the ranks of all streams to go elsewhere, and waits until they have, at most `timeout`. Returns whether all have. Meanwhile
-    /// it opens further streams only for ranks that know no other worker that is ready.
+    /// it opens further streams, each of which first reports the drain: only ranks without another ready worker keep them.
     pub fn drain(&self, timeout: Duration) -> bool {
         self.service.leave();
         let mut streams = self.service.streams();

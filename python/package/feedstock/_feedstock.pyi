@@ -282,7 +282,7 @@ class Worker:
     def status(self) -> str:
         """JSON: ``version``, ``protocol``, ``instance``, ``draining``, ``streams``, ``plans``, ``samples``, …"""
     def drain(self, timeout: float) -> bool:
-        """Accepts no new streams and asks ranks to move theirs; True if all have moved within ``timeout`` seconds."""
+        """Asks ranks to move their streams to other workers; True if all have moved within ``timeout`` seconds."""
     def stop(self) -> None: ...
 
 class Members:

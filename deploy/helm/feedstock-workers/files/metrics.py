@@ -25,7 +25,7 @@ METRICS = (
     ("threads", "gauge", "CPU threads that make rows"),
     ("capacity", "gauge", "Share of the work relative to other workers"),
     ("busy_s", "counter", "Seconds that the CPU threads have spent on rows, added up"),
-    ("draining", "gauge", "1 if the worker accepts no new streams"),
+    ("draining", "gauge", "1 if the worker is about to end"),
 )
 
 

@@ -8,13 +8,13 @@
 //! rows from the worker of the table before, which makes the same bytes. A member that has published nothing counts as the
 //! median of the others, so a fleet of equal workers never moves a strand for this.
 //!
-//! A member with a stream publishes what changes there. One without is asked now and then, also whether it is there and stays: a rank
-//! asks at most [`ASKS`] members every [`ASK_EVERY`], whatever the size of the fleet, and each again after [`ASK_AGAIN`]. So all ranks
-//! have the same table a minute after a member was lost.
+//! A member publishes changes on its streams, which a rank reads while they owe rows. A rank asks the other members that it uses how they
+//! are: at most [`ASKS`] of them every [`ASK_EVERY`], and each again after [`ASK_AGAIN`]. So all ranks have the same table about a minute
+//! after a member was lost.
 
 use super::{Action, Dispatch};
 use crate::fleet::assign::assign;
-use crate::fleet::member::{Going, Reported};
+use crate::fleet::member::Reported;
 use crate::wire::Capacity;
 use crate::{Error, ErrorKind};
 use std::collections::BTreeSet;
@@ -50,7 +50,7 @@ impl Dispatch {
         }
     }
 
-    /// A member without a stream has answered how it is, or has not. Ranks with a stream learn from that what happens to it.
+    /// A member that owes nothing has answered how it is, or has not. What happens to others is learnt from their streams.
     pub(crate) fn answered(
         &mut self,
         now: Duration,
@@ -59,15 +59,13 @@ impl Dispatch {
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(member) = self.members.get_mut(name).filter(|member| member.is_up()) else { return actions };
-        if self.streams.values().any(|stream| stream.member == name) {
+        if self.streams.values().any(|stream| stream.member == name && !stream.owed.is_empty()) {
             return actions;
         }
         let is_down = member.answered(result.is_ok());
-        let before = (member.is_ready(), member.going());
+        let before = (member.is_ready(), member.is_going());
         match result {
-            Ok(reported) if reported.is_draining => {
-                member.set_going(Some(member.going().unwrap_or(Going::Drains)));
-            }
+            Ok(reported) if reported.is_draining => member.drains(),
             Ok(reported) => {
                 self.reported(now, name, &reported);
                 if let Some(member) =
@@ -79,7 +77,7 @@ impl Dispatch {
             Err(error) if is_down || error.kind() != ErrorKind::Retryable => member.is_away(now, error),
             Err(_) => {}
         }
-        let after = self.members.get(name).map(|member| (member.is_ready(), member.going()));
+        let after = self.members.get(name).map(|member| (member.is_ready(), member.is_going()));
         if after != Some(before) && self.may_move(now) {
             self.redistribute(now, &mut actions);
         }
@@ -124,14 +122,15 @@ impl Dispatch {
         }
     }
 
-    /// Asks members that serve strands, but none of which this rank has rows, how they are.
+    /// Asks members that serve strands, but owe this rank nothing, how they are. A stream is only read while it owes rows.
     fn ask_silent(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let streaming: BTreeSet<&str> = self.streams.values().map(|stream| &*stream.member).collect();
-        if streaming.is_empty() {
+        if self.streams.is_empty() {
             return;
         }
+        let owing = self.streams.values().filter(|stream| !stream.owed.is_empty());
+        let owing: BTreeSet<&str> = owing.map(|stream| &*stream.member).collect();
         let up = self.up();
-        let silent = up.iter().filter(|name| !streaming.contains(*name) && **name != super::HERE);
+        let silent = up.iter().filter(|name| !owing.contains(*name) && **name != super::HERE);
         let asked = |name: &str| self.members.get(name).and_then(|member| member.asked());
         let is_due = |asked: Option<Duration>| asked.is_none_or(|asked| now >= asked + ASK_AGAIN);
         let due = silent.filter(|name| is_due(asked(name))).map(|name| (*name).to_owned());

@@ -22,7 +22,7 @@
 use super::{Action, Dispatch, HERE, StreamId, StreamState};
 use crate::Error;
 use crate::fleet::assign::{hash_of, mixed};
-use crate::fleet::member::{Going, Member};
+use crate::fleet::member::Member;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -50,14 +50,18 @@ impl Dispatch {
 
     /// Lets go of members that are about to go, if others can serve in their place.
     pub(super) fn release(&mut self, now: Duration) {
-        let stays = |member: &Member| member.is_ready() && member.going().is_none();
-        if !self.is_here_up() && !self.members.values().any(stays) {
+        if !self.may_release() {
             return;
         }
-        self.members.retain(|_, member| member.going() != Some(Going::Unlisted));
-        for member in self.members.values_mut().filter(|member| member.going().is_some()) {
+        self.members.retain(|_, member| !member.is_unlisted());
+        for member in self.members.values_mut().filter(|member| member.is_going()) {
             member.departs(now);
         }
+    }
+
+    /// Whether others can serve in place of those that are about to go: this machine, or a member that stays.
+    pub(super) fn may_release(&self) -> bool {
+        self.is_here_up() || self.members.values().any(Member::stays)
     }
 
     /// Has the members that the job uses open the data set, and lets those stand by that others have replaced. Returns whether rows may
@@ -91,7 +95,7 @@ impl Dispatch {
     fn cool_spares(&mut self) {
         let up = self.up();
         let is_streaming = |name: &str| self.streams.values().any(|stream| stream.member == name);
-        let spares = self.those(|member| member.is_ready() && member.going().is_none());
+        let spares = self.those(Member::stays);
         let spares =
             spares.into_iter().filter(|name| *name != HERE && !up.contains(name) && !is_streaming(name));
         let spares: Vec<String> = spares.map(str::to_owned).collect();
@@ -150,7 +154,9 @@ impl Dispatch {
             // What this machine serves in their place must not go to others that may have to open it, too.
             names = self.those(Member::is_unknown).into_iter().map(str::to_owned).collect();
         }
-        names.retain(|name| name != HERE && self.members.get(name).is_some_and(Member::is_unknown));
+        // One that drains refuses to prepare. It keeps what it opens until others can serve.
+        let waits = |member: &Member| member.is_unknown() && !member.is_going();
+        names.retain(|name| name != HERE && self.members.get(name).is_some_and(waits));
         if names.is_empty() {
             return;
         }
@@ -164,7 +170,8 @@ impl Dispatch {
 
     /// Asks members of whom this rank has had no rows so far, so that it need not wait for them later.
     fn ask_unknown(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let unknown = self.those(|member| member.is_unknown() && member.warming().is_none());
+        let unknown =
+            self.those(|member| member.is_unknown() && !member.is_going() && member.warming().is_none());
         let is_streaming = |name: &str| self.streams.values().any(|stream| stream.member == name);
         let silent = unknown.into_iter().filter(|name| *name != HERE && !is_streaming(name));
         let mut silent = self.in_turn(silent.map(str::to_owned));

@@ -26,7 +26,7 @@ pub(crate) use joining::COLD_AFTER;
 
 use super::assign::Parts;
 use super::hedge::Budget;
-use super::member::{self, Going, Member, Reported};
+use super::member::{self, Member, Reported};
 use super::progress::{Meter, Progress};
 use super::selection::Selection;
 use super::weights::Weights;
@@ -165,10 +165,7 @@ impl Dispatch {
         let (has_lost, is_going) = self.unlist(&listed);
         let is_served = self.is_served();
         for name in listed {
-            let member = self.members.entry(name.clone()).or_insert_with(Member::standing_by);
-            if member.going() == Some(Going::Unlisted) {
-                member.set_going(None);
-            }
+            self.members.entry(name.clone()).or_insert_with(Member::standing_by).set_listed(true);
         }
         let mut actions = Vec::new();
         if self.appoint(now, &mut actions) || has_lost || !is_served || is_going && self.may_move(now) {
@@ -185,8 +182,8 @@ impl Dispatch {
         self.members.retain(|name, member| is_listed(name) || member.is_ready());
         let mut is_going = false;
         for (_, member) in self.members.iter_mut().filter(|(name, _)| !is_listed(name)) {
-            is_going |= member.going().is_none();
-            member.set_going(Some(Going::Unlisted));
+            is_going |= !member.is_going();
+            member.set_listed(false);
         }
         (self.members.len() < before, is_going)
     }
@@ -228,14 +225,14 @@ impl Dispatch {
     /// from now on.
     pub(crate) fn opened(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
         let Some(stream) = self.streams.get_mut(&id) else { return Vec::new() };
-        if let Some(member) = self.members.get_mut(&stream.member) {
+        (stream.is_open, stream.counts) = (true, stream.counts.or(Some(now)));
+        let (name, may_release) = (stream.member.clone(), self.may_release());
+        if let Some(member) = self.members.get_mut(&name) {
             member.opened();
         }
-        stream.is_open = true;
-        stream.counts = stream.counts.or(Some(now));
         let mut actions = Vec::new();
-        if self.members.values().any(|member| member.going().is_some()) {
-            self.redistribute(now, &mut actions); // they may have waited for it
+        if !may_release && self.may_release() && self.members.values().any(Member::is_going) {
+            self.redistribute(now, &mut actions); // they have served on until now
         }
         actions
     }
@@ -295,10 +292,10 @@ impl Dispatch {
 
     /// A stream of the member, or its opening of the data set, has ended with an error.
     fn member_lost(&mut self, now: Duration, name: &str, error: Error) {
+        let (may_release, next_stream) = (self.may_release(), self.next_stream);
         let Some(member) = self.members.get_mut(name) else { return };
-        let is_listed = member.going() != Some(Going::Unlisted);
-        let refuses = member.lost(now, error, self.next_stream);
-        if !is_listed {
+        let refuses = member.lost(now, error, next_stream);
+        if member.is_unlisted() && may_release {
             self.members.remove(name);
         }
         if refuses && member::none_serves(self.members.values()) {
@@ -311,22 +308,17 @@ impl Dispatch {
         self.members.iter().any(|(name, member)| name != HERE && member.is_there())
     }
 
-    /// A member wants to go: it serves what it was asked for, and nothing from the next step on, or a second later if strands have just
-    /// moved. If no other member is ready, it serves until one is.
+    /// A member wants to go: it serves what it was asked for, and nothing from the next step on. If strands have just moved, that is the
+    /// next step a second later. If no other member is ready, it serves until one is.
     pub(crate) fn leaving(&mut self, now: Duration, id: StreamId) -> Vec<Action> {
         let Some(member) = self.streams.get(&id).map(|stream| stream.member.clone()) else {
             return Vec::new();
         };
         let mut actions = Vec::new();
         let moves = match self.members.get_mut(&member).filter(|member| member.is_up()) {
-            Some(member) if member.is_ready() => {
-                let going = member.going().unwrap_or(Going::Drains);
-                member.set_going(Some(going));
-                self.may_move(now) // strands of members that drain one after the other move together
-            }
             Some(member) => {
-                member.suspect(now, None);
-                true
+                member.drains();
+                self.may_move(now) // strands of members that drain one after the other move together
             }
             None => false,
         };
@@ -346,12 +338,19 @@ impl Dispatch {
         if let Ok(reported) = &result {
             self.reported(now, name, reported);
         }
+        let may_release = self.may_release();
         let Some(member) = self.members.get_mut(name) else { return Vec::new() };
         let mut actions = Vec::new();
         match result {
-            Ok(Reported { is_draining: true, .. }) => {
+            Ok(Reported { is_draining: true, .. }) if may_release => {
                 let message = format!("{name}: the worker is going away");
                 member.is_away(now, Error::new(ErrorKind::Retryable, message));
+            }
+            Ok(Reported { is_draining: true, .. }) => {
+                member.is_back();
+                member.drains();
+                member.may_be_asked(); // it opens streams until its drain ends, and no other can
+                self.redistribute(now, &mut actions);
             }
             Ok(_) => {
                 member.is_back();
@@ -443,24 +442,36 @@ impl Dispatch {
 
     /// The members that the job uses once they are ready, of those that are there and stay.
     fn used(&self, now: Duration) -> BTreeSet<&str> {
-        let may_serve = |member: &Member| member.is_there() && !member.is_overdue(now);
-        self.selected(self.those(|member| may_serve(member) && member.going().is_none()))
+        // All of the job's places are taken over once at most: each worker builds the catalog for itself.
+        let overdue = self.those(|member| member.is_overdue(now)).len();
+        let has_place = |member: &Member| overdue > self.selection.most() || !member.is_overdue(now);
+        let there = self.those(|member| member.is_there() && !member.is_going());
+        self.selected(
+            there.into_iter().filter(|name| self.members.get(*name).is_some_and(has_place)).collect(),
+        )
     }
 
-    /// Returns the number of workers that strands are given to, and of those that stand by, since the job's ranks have some 32 already.
+    /// Returns the number of workers that strands are given to, and of those that are there beyond the number that the job uses.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        let used = self.up().into_iter().filter(|name| *name != HERE).count();
-        (used, self.those(Member::is_standby).len())
+        let is_worker = |name: &&str| *name != HERE;
+        let there = self.those(|member| member.is_there() && !member.is_going());
+        let there = there.into_iter().filter(is_worker).count();
+        (self.up().into_iter().filter(is_worker).count(), there.saturating_sub(self.selection.most()))
+    }
+
+    /// Returns the number of workers that the job uses at most.
+    pub(crate) fn most(&self) -> usize {
+        self.selection.most()
     }
 
     /// The members that strands are given to: of those that are ready, the ones that the job uses. One that is about to go serves if no
     /// other is ready. Places that are left go to members that may be asked, of which there are some only if lately none was ready.
     fn up(&self) -> BTreeSet<&str> {
-        let mut ready = self.those(|member| member.is_ready() && member.going().is_none());
+        let mut ready = self.those(Member::stays);
         let mut unknown = self.those(Member::is_unknown);
         let here = [ready.take(HERE), unknown.take(HERE)].into_iter().flatten().next();
         if ready.is_empty() {
-            ready = self.those(|member| member.is_ready() && member.going().is_some());
+            ready = self.those(|member| member.is_ready() && member.is_going());
         }
         let up = self.selection.of_both(ready, unknown);
         self.without_here(up.into_iter().chain(here).collect())

@@ -174,10 +174,12 @@ impl Model {
                     is_draining: dice.roll(4) == 0,
                 };
                 let result = if dice.roll(2) == 0 { Ok(reported) } else { Err(error()) };
-                match (self.probes.pop(), self.asks.pop()) {
-                    (Some(name), _) => self.dispatch.probed(now, &name, result),
-                    (None, Some(name)) => self.dispatch.answered(now, &name, result),
-                    (None, None) => return,
+                match self.probes.pop() {
+                    Some(name) => self.dispatch.probed(now, &name, result),
+                    None => match self.asks.pop() {
+                        Some(name) => self.dispatch.answered(now, &name, result),
+                        None => return,
+                    },
                 }
             }
         };

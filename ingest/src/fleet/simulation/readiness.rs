@@ -37,8 +37,8 @@ const LOOKS_UP: u64 = 2000;
 
 const SLOTS: u64 = 4;
 
-/// Warm-ups of a rank at once.
-const WARM_UPS: usize = 32;
+/// Warm-ups of a rank at once (`run.rs`).
+const WARM_UPS: usize = 256;
 
 /// Ranks ask a worker that has stopped no sooner than this after it goes on (`member.rs`: the longest time between two probes).
 const LEFT_ALONE: u64 = 15_000 + 2 * ROUND;
@@ -49,10 +49,15 @@ const MOST: u64 = 500;
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Joins,
+    /// It is about to end, and not listed any more.
     Drains,
+    /// As [`Drains`](Self::Drains), but its address stays listed.
+    DrainsListed,
     Dies,
     /// It dies, and its address stays listed.
     Vanishes,
+    /// Another process is at its address, which was listed all the time.
+    Restarts,
     /// It brings nothing until this time.
     Stops(u64),
 }
@@ -71,9 +76,15 @@ struct Machine {
 }
 
 impl Machine {
-    /// Whether it is ready; it begins to open the data set when it is first asked. `None`: it does not answer.
+    fn answers(&self, now: u64) -> bool {
+        self.is_there && now >= self.stopped_until
+    }
+
+    /// Whether it is ready; it begins to open the data set when it is first asked. `None`: it does not answer, or does not know the
+    /// recipe and drains.
     fn ask(&mut self, now: u64) -> Option<bool> {
-        self.is_there.then(|| now >= *self.asked.get_or_insert(now) + self.opens_in)
+        let may = self.answers(now) && (self.asked.is_some() || !self.is_draining);
+        may.then(|| now >= *self.asked.get_or_insert(now) + self.opens_in)
     }
 
     /// As [`ask`](Self::ask), for a rank that prepares later streams.
@@ -82,8 +93,8 @@ impl Machine {
     }
 
     /// What it reports when it is asked how it is.
-    fn report(&self) -> Result<Reported, Error> {
-        match self.is_there {
+    fn report(&self, now: u64) -> Result<Reported, Error> {
+        match self.answers(now) {
             true => {
                 let instance = self.began.to_string();
                 Ok(Reported { instance, capacity: None, is_draining: self.is_draining })
@@ -258,8 +269,13 @@ impl World {
             }
             Event::Joins => {}
             Event::Drains => (machine.is_draining, machine.is_listed) = (true, false),
+            Event::DrainsListed => machine.is_draining = true,
             Event::Dies => (machine.is_there, machine.is_listed) = (false, false),
             Event::Vanishes => machine.is_there = false,
+            Event::Restarts => {
+                let (opens_in, began) = (machine.opens_in, self.now);
+                *machine = Machine { is_there: true, is_listed: true, opens_in, began, ..Machine::default() };
+            }
             Event::Stops(until) => machine.stopped_until = until,
         }
     }
@@ -309,7 +325,7 @@ impl World {
             let (worker, machine) = (stream.worker, &mut self.machines[stream.worker]);
             let mut actions = Vec::new();
             if stream.open.is_none() && now >= stream.asked + 2 * ROUND {
-                if let Ok(reported) = machine.report() {
+                if let Ok(reported) = machine.report(now) {
                     trainee.dispatch.reported(at, &name(worker), &reported);
                 }
                 match machine.ask(now) {
@@ -362,18 +378,18 @@ impl World {
         let mut results = Vec::new();
         for (worker, is_ready) in ended {
             trainee.hears(now, worker, is_ready);
-            if let Ok(reported) = self.machines[worker].report() {
+            if let Ok(reported) = self.machines[worker].report(now) {
                 trainee.dispatch.reported(at, &name(worker), &reported);
             }
             results.push((name(worker), if is_ready { Ok(()) } else { Err(error("it went away")) }));
         }
         let mut actions = if results.is_empty() { Vec::new() } else { trainee.dispatch.warmed(at, results) };
         for (worker, _) in trainee.probes.extract_if(.., |(_, asked)| now >= *asked + ROUND) {
-            let report = self.machines[worker].report();
+            let report = self.machines[worker].report(now);
             actions.extend(trainee.dispatch.probed(at, &name(worker), report));
         }
         for (worker, _) in trainee.asks.extract_if(.., |(_, asked)| now >= *asked + ROUND) {
-            let report = self.machines[worker].report();
+            let report = self.machines[worker].report(now);
             if report.is_err() && trainee.told.remove(&worker) && trainee.told.is_empty() {
                 trainee.served = None;
             }
@@ -441,7 +457,10 @@ impl World {
         let grace = COLD_AFTER.as_millis() as u64 + 2 * TICK;
         let is_early = trainee.served.is_none_or(|served| self.now <= served + grace);
         // Ranks leave alone for a while what has stopped.
-        let is_well = |worker: &&usize| self.now >= self.machines[**worker].stopped_until + LEFT_ALONE;
+        let is_well = |worker: &&usize| {
+            let until = self.machines[**worker].stopped_until;
+            until == 0 || self.now >= until + LEFT_ALONE
+        };
         let has_ready = trainee.told.iter().any(|worker| is_well(&worker));
         assert!(
             is_early || !has_ready || trainee.told.contains(&worker),
@@ -538,13 +557,29 @@ fn workers_that_all_drain_serve_until_others_are_ready() {
     }
 }
 
+/// All ready workers drain and end, and other processes are at the same addresses then.
+#[test]
+fn workers_that_restart_at_their_addresses_serve_again() {
+    for salt in 0..4 {
+        let mut world = World::new(3, 3, |_| 0, ranks(2, salt));
+        let events = (0..3).flat_map(|nth| {
+            let at = 4000 + 25 * nth as u64;
+            [(at, nth, Event::DrainsListed), (at + 6000 + 500 * nth as u64, nth, Event::Restarts)]
+        });
+        world.run(40_000, events.collect());
+        assert!(world.longest() <= 2000, "salt {salt}: a rank waited {} ms", world.longest());
+        let serving: BTreeSet<String> = world.ranks[0].dispatch.members_of_strands().into_iter().collect();
+        assert_eq!(serving.len(), 3, "salt {salt}");
+    }
+}
+
 /// Ranks have no stream to most of the workers, whose addresses stay listed.
 #[test]
 fn ranks_have_one_table_a_minute_after_workers_have_vanished() {
     for salt in 0..4 {
         let mut world = World::new(100, 100, |_| 0, ranks(4, salt));
         let vanish = (0..100).step_by(20).map(|nth| (5000, nth, Event::Vanishes));
-        let drains = (10..100).step_by(20).map(|nth| (6000, nth, Event::Drains));
+        let drains = (10..100).step_by(20).map(|nth| (6000, nth, Event::DrainsListed));
         world.run(5000, Vec::new());
         assert!(world.has_one_table(), "salt {salt}");
         let streaming =
@@ -594,10 +629,12 @@ fn kills_and_stops(seed: u64) {
         events.push((
             at,
             worker,
-            match dice.roll(5) {
-                0 | 1 => Event::Joins,
-                2 => Event::Drains,
-                3 => Event::Dies,
+            match dice.roll(8) {
+                0..=2 => Event::Joins,
+                3 => Event::Drains,
+                4 => Event::DrainsListed,
+                5 => Event::Dies,
+                6 => Event::Restarts,
                 _ => Event::Stops(at + dice.roll(5000)),
             },
         ));

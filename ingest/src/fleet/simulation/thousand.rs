@@ -177,8 +177,10 @@ impl<'a> Clock<'a> {
         let numbers: BTreeMap<&str, usize> =
             threads.keys().map(|nth| (self.names[*nth].as_str(), *nth)).collect();
         let table: Vec<usize> = self.order.table(&members).into_iter().map(|name| numbers[name]).collect();
-        for (new, _) in table.iter().zip(&self.table).filter(|(new, old)| new != old) {
-            self.made[*new] = self.made[*new].max(at + REOPENS_IN);
+        for (new, old) in table.iter().zip(&self.table).filter(|(new, old)| new != old) {
+            for worker in [*new, *old] {
+                self.made[worker] = self.made[worker].max(at + REOPENS_IN);
+            }
         }
         (self.table, self.threads) = (table, threads);
     }

@@ -25,9 +25,13 @@ pub(super) const WORKERS: [&str; 3] = ["worker-a", "worker-b", "worker-c"];
 /// The most steps that any stream of any run was late with.
 pub(super) static OVERDUE: AtomicU32 = AtomicU32::new(0);
 
+/// The processes so far: a host that comes back is another one.
+static INSTANCES: AtomicU32 = AtomicU32::new(0);
+
 /// A worker whose rows cost nothing but time.
 pub(super) struct Simulated {
     told: AtomicBool,
+    instance: String,
     leaving: watch::Sender<bool>,
     capacity: watch::Sender<Capacity>,
     seed: u64,
@@ -105,11 +109,15 @@ impl Serve for Simulated {
     }
 
     fn instance(&self) -> (&str, Option<&PathBuf>) {
-        ("simulated", None)
+        (&self.instance, None)
     }
 
     fn status(&self) -> WorkerStatus {
-        WorkerStatus::default()
+        WorkerStatus {
+            instance: self.instance.clone(),
+            draining: *self.leaving.borrow(),
+            ..WorkerStatus::default()
+        }
     }
 
     fn describe(&self, spec: RecipeSpec, _: Vec<Offered>) -> BoxFuture<'_, Result<Vec<Reception>>> {
@@ -152,7 +160,8 @@ impl Simulated {
         // Workers of several sizes: strands move while a run goes on.
         let units = 1 + Dice(seed).roll(4) as u32;
         let capacity = watch::Sender::new(Capacity { units, generation: seed });
-        Arc::new(Self { told: AtomicBool::new(false), leaving, capacity, seed, kind })
+        let instance = format!("{seed}-{}", INSTANCES.fetch_add(1, Ordering::Relaxed));
+        Arc::new(Self { told: AtomicBool::new(false), instance, leaving, capacity, seed, kind })
     }
 }
 

@@ -94,7 +94,7 @@ class FleetWorker:
         return self._why if self._over.wait(ENDED_SECONDS) else None
 
     def drain(self, seconds: float) -> bool:
-        """Accepts no new streams; returns True if all have moved within ``seconds``."""
+        """Asks ranks to move their streams to other workers; returns True if all have moved within ``seconds``."""
         return self._native.drain(seconds)
 
     def _beat(self) -> None:
