@@ -14,6 +14,8 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) struct Limiter {
     origin: Instant,
     state: Mutex<State>,
+    /// Held by the caller that waits for the next turn of the rate; the others wait for it in the order of their calls.
+    turns: tokio::sync::Mutex<()>,
 }
 
 struct State {
@@ -55,7 +57,8 @@ impl Limiter {
         let (waiting, urgent, rest) = (VecDeque::new(), VecDeque::new(), Rest::AfterFirst(delay));
         let (aimd, rate) = (Aimd::new(start, max), RequestRate::default());
         let state = State { aimd, rate, under_way: 0, peak: 0, waiting, urgent, rest };
-        Arc::new(Self { origin: Instant::now(), state: Mutex::new(state) })
+        let turns = tokio::sync::Mutex::new(());
+        Arc::new(Self { origin: Instant::now(), state: Mutex::new(state), turns })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -103,16 +106,25 @@ impl Limiter {
         while let Some(until) = self.rests_until() {
             sleep_until(until).await;
         }
-        let turn = self.take_turn();
-        if turn > self.now() {
-            sleep_until(self.origin + turn).await;
-        }
+        self.turn().await;
         permit.started = self.now();
         permit
     }
 
-    /// Returns when the next request may start, by the rate that the store allows.
-    fn take_turn(&self) -> Duration {
+    /// Waits until the rate that the store allows has a turn for one more request. One caller at a time does, so that no turn is
+    /// taken in advance at a rate that is too high by then.
+    async fn turn(&self) {
+        if !self.lock().rate.is_limited() {
+            return;
+        }
+        let _others_wait = self.turns.lock().await;
+        while let Err(turn) = self.take_turn() {
+            sleep_until(self.origin + turn).await;
+        }
+    }
+
+    /// Takes a turn, or returns when the next one comes.
+    fn take_turn(&self) -> Result<(), Duration> {
         let now = self.now();
         self.lock().rate.take_turn(now)
     }
@@ -282,5 +294,20 @@ mod tests {
         assert_eq!(began.elapsed().as_millis(), 1_000);
         tokio::join!(limiter.acquire(), limiter.acquire_urgently(), async { drop(held) });
         assert_eq!(began.elapsed().as_millis(), 8_000);
+    }
+
+    /// No caller has taken a turn in advance at the old rate.
+    #[tokio::test(start_paused = true)]
+    async fn a_lower_rate_applies_to_callers_that_wait_already() {
+        let (limiter, second) = (self::limiter(256), Duration::from_secs(1));
+        limiter.record(limiter.now(), Event::Throttled); // 90 a second remain
+        let began = Instant::now();
+        let callers = futures::future::join_all((0..90).map(|_| async { drop(limiter.acquire().await) }));
+        tokio::join!(callers, async {
+            for _ in 0..7 {
+                limiter.record(limiter.now(), Event::Throttled); // 43 a second remain
+            }
+        });
+        assert!((17 * second / 10..21 * second / 10).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }
