@@ -17,8 +17,8 @@ pub(super) const SLAB_BYTES: u64 = 64 << 20;
 pub(super) const SLAB_BLOCKS: u16 = 16_384;
 const _: () = assert!(SLAB_BLOCKS as u64 * DISK_BLOCK_BYTES == SLAB_BYTES);
 
-/// Larger entries are files. An entry wastes at most this much at the end of a [slab](super::slab): 1/64 of it. A file
-/// costs about 50 µs, which is less than a tenth of the time to write 1 MiB to a disk of 2 GB/s.
+/// Larger entries are files: they would fit in few holes of a [slab](super::slab). A file costs about 50 µs, which is less
+/// than a tenth of the time to write 1 MiB to a disk of 2 GB/s.
 pub(super) const MAX_IN_SLAB_BYTES: u64 = 1 << 20;
 
 /// Name and format version. The header: these 8 bytes · CRC-32 of the bytes (4) · key (16) · length (8), little-endian.

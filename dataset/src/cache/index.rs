@@ -22,6 +22,10 @@ pub(super) struct Use {
     pub(super) at: u64,
 }
 
+impl Use {
+    pub(super) const NEVER: Self = Self { stream: 0, at: u64::MAX };
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     bytes: u64,
@@ -157,13 +161,13 @@ impl Index {
         assert!(self.used + self.reserved <= self.cap, "the cache's cap would be exceeded");
     }
 
-    /// Releases the space of a reserved entry that was not written.
+    /// Releases the space of a reserved entry that was not written, or of one that left and is not on disk any more.
     pub(super) fn release(&mut self, bytes: u64) {
         assert!(bytes <= self.reserved, "more released than reserved");
         self.reserved -= bytes;
     }
 
-    /// Adds an entry: the reserved bytes are in place.
+    /// Adds an entry: the reserved bytes are on disk.
     pub(super) fn insert(&mut self, key: Key, bytes: u64, place: Place, next: Use) {
         self.release(bytes);
         let entry = Entry { bytes, next_use: next.at, stream: next.stream, readers: 0, place };
@@ -190,6 +194,15 @@ impl Index {
     /// Orders the loaded entries by their next use, all at once, which is faster than one by one.
     pub(super) fn loaded(&mut self) {
         self.by_next_use = self.entries.iter().map(|(key, entry)| (entry.next_use, *key)).collect();
+    }
+
+    /// Takes out an entry whose bytes are still on disk, and returns how many. They stay reserved until [`Self::release`].
+    pub(super) fn leave(&mut self, key: Key) -> u64 {
+        let Some(entry) = self.entries.remove(&key) else { return 0 };
+        self.by_next_use.remove(&(entry.next_use, key));
+        self.used -= entry.bytes;
+        self.reserved += entry.bytes;
+        entry.bytes
     }
 
     /// Removes an entry whose bytes are gone.

@@ -1,11 +1,15 @@
 //! What the clones of a cache share: the folder, what is held in it, and what was counted.
+//!
+//! Two locks, taken in this order. The folder's is held while space is reserved and bytes are freed for it: writers of all
+//! processes wait for each other. The state's is held for bookkeeping and the table only, so that hits do not wait while
+//! entries are written, holes are punched and files are deleted.
 
 use super::disk::{Disk, remove_file};
 use super::entry::{Extent, Key, Place, check, header, size_on_disk, stored_bytes};
 use super::folder::Folder;
 use super::index::{Admission, Index, Use};
 use super::others::{self, InPart};
-use super::slab::{self, Slabs};
+use super::slab::{self, Slabs, Unused};
 use super::takeover::take_over;
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -14,7 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long nothing is written after a disk error.
@@ -36,8 +40,9 @@ pub(super) struct State {
     pub(super) index: Index,
     slabs: Slabs,
     pub(super) max_bytes: u64,
-    /// Keys being written, so that two fetches of one range write it once.
-    writing: HashSet<Key>,
+    /// Keys being written or freed: two fetches of one range write it once, and a file is not deleted after it was written
+    /// again.
+    busy: HashSet<Key>,
     /// The time since which nothing is written.
     off: Option<Instant>,
 }
@@ -53,7 +58,15 @@ enum Reserved {
 /// Where an entry is to be written.
 enum Target {
     File,
-    Slab(Extent, Arc<File>),
+    Slab(Extent, File),
+}
+
+/// An entry that is not held any more. Its bytes are on disk, and count as reserved.
+struct Leaving {
+    key: Key,
+    bytes: u64,
+    /// `None` if it has a separate file.
+    in_slab: Option<Unused>,
 }
 
 impl State {
@@ -66,15 +79,35 @@ impl State {
         self.off.is_some_and(|since| since.elapsed() < OFF)
     }
 
-    /// Removes an entry, from the disk first.
-    fn remove(&mut self, folder: &Folder, key: Key) -> io::Result<()> {
-        let removed = match self.index.place(key) {
-            Some(Place::Slab(extent)) => self.slabs.remove(key, extent),
-            Some(Place::File) => return remove_file(&folder.entry(key)).map(|()| self.index.remove(key)),
-            None => Ok(()),
+    /// Takes an entry out. [`Inner::free`] must follow.
+    fn take_out(&mut self, key: Key) -> io::Result<Option<Leaving>> {
+        let in_slab = match self.index.place(key) {
+            Some(Place::Slab(extent)) => Some(self.slabs.take_out(key, extent)?),
+            Some(Place::File) => None,
+            None => return Ok(None),
         };
-        self.index.remove(key); // in any case: the slabs count what could not be freed
-        removed
+        self.busy.insert(key);
+        Ok(Some(Leaving { key, bytes: self.index.leave(key), in_slab }))
+    }
+
+    /// Records that the bytes of an entry were freed. A file that could not be deleted is held again.
+    fn freed(&mut self, leaving: Leaving, freed: io::Result<()>) -> io::Result<()> {
+        let Leaving { key, bytes, in_slab } = leaving;
+        self.busy.remove(&key);
+        match in_slab {
+            Some(unused) => {
+                self.index.release(bytes);
+                self.slabs.freed(unused, freed)
+            }
+            None if freed.is_err() => {
+                self.index.insert(key, bytes, Place::File, Use::NEVER);
+                freed
+            }
+            None => {
+                self.index.release(bytes);
+                Ok(())
+            }
+        }
     }
 
     /// Returns when another process needs an entry next, if it recorded that.
@@ -109,7 +142,7 @@ impl Inner {
         let (index, slabs) = take_over(&folder, &free, max_bytes, disk)?;
         Ok(Self {
             folder,
-            state: Mutex::new(State { index, slabs, max_bytes, writing: HashSet::new(), off: None }),
+            state: Mutex::new(State { index, slabs, max_bytes, busy: HashSet::new(), off: None }),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
@@ -142,13 +175,36 @@ impl Inner {
             return whole;
         }
         self.damaged.fetch_add(1, Ordering::Relaxed);
-        if alone {
-            if let Err(error) = state.remove(&self.folder, key) {
-                tracing::debug!(%error, "a damaged cache entry could not be removed");
-            }
-            self.publish(&state);
+        if alone && let Err(error) = self.remove(state, &[key]) {
+            tracing::debug!(%error, "a damaged cache entry could not be removed");
         }
         None
+    }
+
+    /// Removes entries that no thread reads, and frees their bytes.
+    fn remove(&self, mut state: MutexGuard<'_, State>, keys: &[Key]) -> io::Result<()> {
+        let mut leaving = Vec::with_capacity(keys.len());
+        let taken = keys.iter().try_for_each(|key| {
+            leaving.extend(state.take_out(*key)?);
+            Ok(())
+        });
+        let freed = self.free(state, leaving);
+        taken.and(freed)
+    }
+
+    /// Frees the bytes of entries while the state is not locked: hits do not wait for a slow disk.
+    fn free(&self, state: MutexGuard<'_, State>, leaving: Vec<Leaving>) -> io::Result<()> {
+        drop(state);
+        let free = |leaving: &Leaving| match &leaving.in_slab {
+            Some(unused) => slab::free(self.folder.part(), self.disk, unused),
+            None => remove_file(&self.folder.entry(leaving.key)),
+        };
+        let freed: Vec<io::Result<()>> = leaving.iter().map(free).collect();
+        let mut state = self.lock();
+        let results = leaving.into_iter().zip(freed).map(|(leaving, freed)| state.freed(leaving, freed));
+        let result = results.fold(Ok(()), io::Result::and); // all of them, also after an error
+        self.publish(&state);
+        result
     }
 
     fn find_with_others(&self, key: Key, range: &Range<u64>) -> Option<Bytes> {
@@ -186,27 +242,32 @@ impl Inner {
         };
         let written = self.write(key, bytes, &target);
         let mut state = self.lock();
-        state.writing.remove(&key);
-        let place = match target {
-            Target::File => Place::File,
-            Target::Slab(extent, _) => Place::Slab(extent),
-        };
         let kept = written.and_then(|()| match &target {
             Target::File => Ok(true),
             Target::Slab(extent, file) => state.slabs.keep(key, *extent, file),
         });
         if let Ok(true) = kept {
+            state.busy.remove(&key);
+            let place = match target {
+                Target::File => Place::File,
+                Target::Slab(extent, _) => Place::Slab(extent),
+            };
             state.index.insert(key, size, place, next);
             self.publish(&state);
             return Ok(true);
         }
-        state.index.release(size);
-        let freed = match place {
-            Place::File => Ok(()),
-            Place::Slab(extent) => state.slabs.remove(key, extent),
-        };
-        self.publish(&state);
-        freed.and(kept)
+        match target {
+            Target::File => {
+                state.busy.remove(&key);
+                state.index.release(size);
+                self.publish(&state);
+                kept
+            }
+            Target::Slab(extent, _) => {
+                let unused = state.slabs.take_out(key, extent)?; // if that fails, its blocks stay reserved
+                self.free(state, vec![Leaving { key, bytes: size, in_slab: Some(unused) }]).and(kept)
+            }
+        }
     }
 
     /// Reserves space, and removes what has to be evicted for it, under the folder's lock.
@@ -217,24 +278,27 @@ impl Inner {
         }
         let _locked = folder.lock()?; // before the state's lock, so that hits do not wait for it
         let mut state = self.lock();
-        if state.is_off() || state.writing.contains(&key) {
+        if state.is_off() || state.busy.contains(&key) {
             return Ok(Reserved::Refused);
         }
         state.off = None;
         if state.index.update(key, next) {
             return Ok(Reserved::Resident);
         }
-        let reserved = self.make_room(&mut state, key, size, next);
-        self.publish(&state); // also if room was made in vain
+        drop(state);
+        let reserved = self.make_room(key, size, next);
+        self.publish(&self.lock()); // also if room was made in vain
         reserved
     }
 
-    /// Removes what has to be evicted for an entry, and allocates its space.
-    fn make_room(&self, state: &mut State, key: Key, size: u64, next: Use) -> io::Result<Reserved> {
+    /// Removes what has to be evicted for an entry, and allocates its space. The folder is locked: no other thread or process
+    /// takes the room that was made.
+    fn make_room(&self, key: Key, size: u64, next: Use) -> io::Result<Reserved> {
         let folder = &self.folder;
-        let in_slab = state.slabs.take(size);
         let others = folder.used_by_others()?;
         loop {
+            let mut state = self.lock();
+            let in_slab = state.slabs.take(size);
             let cap = state.max_bytes.saturating_sub(others + state.slabs.overhead());
             state.index.set_cap(cap);
             let growth = if in_slab { state.slabs.table.growth(key)? } else { Some(0) };
@@ -242,23 +306,21 @@ impl Inner {
             let Admission::Evict(victims) = state.victims(folder, key, size + growth, next) else {
                 return Ok(Reserved::Refused);
             };
-            if victims.is_empty() {
-                break;
+            if !victims.is_empty() {
+                self.remove(state, &victims)?; // gone from the disk before their space is reserved
+                self.evicted.fetch_add(victims.len() as u64, Ordering::Relaxed);
+                continue;
             }
-            for victim in victims {
-                state.remove(folder, victim)?; // gone from the disk before its space is reserved
-                self.evicted.fetch_add(1, Ordering::Relaxed);
-            }
+            let target = if in_slab {
+                let (extent, file) = state.slabs.allocate(key, size)?;
+                Target::Slab(extent, file)
+            } else {
+                Target::File
+            };
+            state.index.reserve(size);
+            state.busy.insert(key);
+            return Ok(Reserved::Space(target));
         }
-        let target = if in_slab {
-            let (extent, file) = state.slabs.allocate(key, size)?;
-            Target::Slab(extent, file)
-        } else {
-            Target::File
-        };
-        state.index.reserve(size);
-        state.writing.insert(key);
-        Ok(Reserved::Space(target))
     }
 
     fn write(&self, key: Key, bytes: &Bytes, target: &Target) -> io::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! read ─▶ held? ─ yes ─▶ slab or file, checksum ─▶ bytes
-//!           └ no ─▶ storage ─▶ bytes ─▶ needed sooner than what it evicts? ─┬─▶ slab, then slot of the table
+//!           └ no ─▶ storage ─▶ bytes ─▶ needed sooner than what it evicts? ─┬─▶ hole of a slab, then slot of the table
 //!                                                                         └─▶ more than 1 MiB: temporary file, rename
 //! ```
 //! Invariants
@@ -13,7 +13,10 @@
 //! - A hit returns the bytes that were stored: the key names endpoint, object (without the signature of its URL), ETag and
 //!   range, and a checksum covers the bytes. A damaged entry is dropped and fetched again. Objects without an ETag are not
 //!   cached.
+//! - A range of a slab is written only while no slot names it, and no thread of this process reads it or punches a hole
+//!   there. A reader in another process accepts bytes only if their slot is the same afterwards ([`slab`], [`others`]).
 //! - A crash leaves at worst a temporary file, or a range of a slab that no slot names. The next owner frees both.
+//! - Hits wait for no write, hole or deletion: these run without the lock that hits take ([`inner`]).
 //! - Entries whose use has passed are evicted first, then those that the plan needs last (Belady's rule; the future is
 //!   known). An entry that is needed later than all residents is not admitted.
 //! - A full or read-only disk turns caching off for five minutes with a warning; data still flows.
@@ -25,9 +28,11 @@
 //!
 //! Cost: a hit of 4 MiB is one `read` and a CRC-32 (about 1 ms from the page cache).
 
+mod bucket;
 mod disk;
 mod entry;
 mod folder;
+mod holes;
 mod index;
 mod inner;
 mod options;

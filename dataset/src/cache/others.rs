@@ -1,7 +1,9 @@
 //! Entries in the parts of other processes: this one reads them, records when it needs them, and removes damaged ones.
 //!
-//! A range is looked up in the table of a part, then as a file. The owner may evict the entry meanwhile. It frees the slot
-//! before the bytes, so an entry is damaged only if its slot is still there after the bytes were found to be wrong.
+//! A range is looked up in the table of a part, then as a file. The owner may evict the entry meanwhile, and write another
+//! one where it was. It erases the slot before it changes the bytes. So the bytes are the entry's only if the slot is the
+//! same after they were read; header and checksum are tested as well. An entry is damaged if its slot is still there after
+//! the bytes were found to be wrong.
 //!
 //! After this process has used an entry, its slot (or the time of modification of its file) states when it is needed next:
 //! the place in the order (in microseconds since 1970).
@@ -18,6 +20,9 @@ use std::time::{Duration, SystemTime};
 
 /// Larger values are not places but times of writing: 10¹⁵ microseconds is a date in 2001.
 const MAX_PLACE: u64 = 1_000_000_000_000_000;
+
+/// How often an entry whose bytes are wrong is read: its owner may have evicted and stored it again during one read.
+const READS: u32 = 2;
 
 /// What a part has of a range.
 pub(super) enum InPart {
@@ -38,20 +43,23 @@ fn in_slab(part: &Path, key: Key, range: &Range<u64>) -> Option<Extent> {
     (size_on_disk(range) <= MAX_IN_SLAB_BYTES).then(|| table::find(part, key)).flatten()
 }
 
-fn read_slab(part: &Path, key: Key, range: &Range<u64>, extent: Extent) -> InPart {
-    let bytes = match slab::read(part, extent, stored_bytes(range)) {
-        Ok(read) => check(read, key, range),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return InPart::Missing, // deleted, or moved by a new owner
-        Err(_) => None,
-    };
-    match bytes {
-        Some(bytes) => InPart::Whole(bytes),
-        None if table::find(part, key) != Some(extent) => InPart::Missing,
-        None => {
-            log_kept(table::erase(part, key, extent));
-            InPart::Damaged
+/// Reads an entry that the table has at `extent`.
+pub(super) fn read_slab(part: &Path, key: Key, range: &Range<u64>, extent: Extent) -> InPart {
+    for _ in 0..READS {
+        let bytes = match slab::read(part, extent, stored_bytes(range)) {
+            Ok(read) => check(read, key, range),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return InPart::Missing, // deleted, or moved by a new owner
+            Err(_) => None,
+        };
+        if table::find(part, key) != Some(extent) {
+            return InPart::Missing;
+        }
+        if let Some(bytes) = bytes {
+            return InPart::Whole(bytes);
         }
     }
+    log_kept(table::erase(part, key, extent));
+    InPart::Damaged
 }
 
 fn read_file(part: &Path, key: Key, range: &Range<u64>) -> InPart {

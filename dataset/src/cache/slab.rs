@@ -1,27 +1,32 @@
 //! Slabs: sparse files that many small entries share.
 //!
 //! ```text
-//! 00000004.slab, 64 MiB:   entry │ entry │ hole │ entry │ entry │ being written │ not written yet
+//! 00000004.slab, 64 MiB:   entry │ entry │ hole │ entry │ being written │ entry │ hole (not written yet)
+//! evict: erase the slot ─▶ punch the hole, without the lock ─▶ list it ─▶ write a new entry ─▶ write its slot
 //! ```
-//! Entries are appended, each in whole blocks of 4 KiB. The blocks of an evicted entry become a hole, which is not written
-//! again. A slab without entries is deleted. The [table](super::table) has the extent of each entry; an entry is there once
-//! its slot is written. A range that no slot names, because a process was killed while it wrote it, becomes a hole when the
+//! An entry has whole blocks of 4 KiB. The blocks of an evicted entry become a hole, and new entries are written in holes.
+//! A slab without entries is deleted. The [table](super::table) has the extent of each entry; an entry is there once its
+//! slot is written. A range that no slot names, because a process was killed while it wrote it, becomes a hole when the
 //! part is taken over.
+//!
+//! Invariant: a block is written only if no slot names it, no thread of this process reads or punches it, and no other entry
+//! is being written there. So a reader in another process has an entry's bytes if the slot still names them *after* they
+//! were read. Otherwise they may be zeros or another entry's: the reader discards them.
 //!
 //! Space is what the file system has allocated (`st_blocks`), not the length. What a slab takes in addition to its entries
 //! (blocks that list the extents of a file with many holes) is measured after each change and counts as well.
 //!
-//! Cost of a put: a `pwrite` of the entry, one read and one write of the table, one `fstat`.
+//! Cost of a put: a `pwrite` of the entry, one read and one write of the table, one `open`, one `fstat`.
 
 use super::disk::{Disk, allocated, remove_file};
 use super::entry::{DISK_BLOCK_BYTES, Extent, Key, MAX_IN_SLAB_BYTES, SLAB_BLOCKS, SLAB_BYTES};
+use super::holes::{Holes, gaps};
 use super::table::Table;
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 const EXTENSION: &str = "slab";
 
@@ -33,8 +38,7 @@ pub(super) struct Slabs {
     on: bool,
     pub(super) table: Table,
     slabs: HashMap<u32, Slab>,
-    /// The slab that is appended to.
-    current: Option<(u32, Arc<File>)>,
+    holes: Holes,
     /// The number of the next slab.
     next: u32,
     /// What all slabs take in addition to their entries.
@@ -43,18 +47,25 @@ pub(super) struct Slabs {
 
 #[derive(Default)]
 struct Slab {
-    /// The block after the last entry.
-    end: u32,
     /// Blocks of entries, including those that are being written.
     live: u32,
+    /// Blocks of removed entries that are being freed.
+    leaving: u32,
     /// Bytes that it takes in addition.
     extra: u64,
 }
 
+/// The bytes of a removed entry, which no slot names. Nothing is written there until [`Slabs::freed`] was called.
+pub(super) struct Unused {
+    extent: Extent,
+    /// The slab, if this was its last entry. It is not listed any more, and its file is to be deleted.
+    emptied: Option<Slab>,
+}
+
 impl Slabs {
     pub(super) fn new(part: &Path, disk: Disk, on: bool, table: Table) -> Self {
-        let (part, slabs) = (part.to_owned(), HashMap::new());
-        Self { part, disk, on, table, slabs, current: None, next: 0, extra: 0 }
+        let (part, slabs, holes) = (part.to_owned(), HashMap::new(), Holes::default());
+        Self { part, disk, on, table, slabs, holes, next: 0, extra: 0 }
     }
 
     /// Whether a new entry of this size on disk goes to a slab.
@@ -79,59 +90,49 @@ impl Slabs {
         number
     }
 
-    /// Lists a slab that is in the part, with its entries. Later slabs get larger numbers.
-    pub(super) fn adopt(&mut self, number: u32, entries: impl Iterator<Item = Extent>) -> io::Result<()> {
-        let mut slab = Slab::default();
-        for extent in entries {
-            slab.end = slab.end.max(extent.end());
-            slab.live += u32::from(extent.blocks);
-        }
+    /// Lists a slab that is in the part, with its sorted entries. Later slabs get larger numbers.
+    pub(super) fn adopt(&mut self, number: u32, sorted: &[Extent]) -> io::Result<()> {
+        let live = sorted.iter().map(|extent| u32::from(extent.blocks)).sum();
         self.next = self.next.max(number.saturating_add(1));
-        self.slabs.insert(number, slab);
-        let file = File::options().read(true).write(true).open(path(&self.part, number))?;
-        self.measure(number, &file)
-    }
-
-    /// Goes on with the slab that has the most room, of those that were adopted.
-    pub(super) fn go_on(&mut self) -> io::Result<()> {
-        if let Some((number, _)) = self.slabs.iter().min_by_key(|(number, slab)| (slab.end, **number)) {
-            let file = File::options().read(true).write(true).open(path(&self.part, *number))?;
-            self.current = Some((*number, Arc::new(file)));
-        }
+        self.slabs.insert(number, Slab { live, ..Slab::default() });
+        gaps(number, sorted.iter().copied()).for_each(|gap| self.holes.insert(gap));
+        self.measure(number, &fs::metadata(path(&self.part, number))?);
         Ok(())
     }
 
     /// Returns where an entry of `size` bytes on disk is to be written. The table grows if it has to.
-    /// [`Self::keep`] or [`Self::remove`] must follow.
-    pub(super) fn allocate(&mut self, key: Key, size: u64) -> io::Result<(Extent, Arc<File>)> {
-        let too_large = || io::Error::other("an entry is larger than a slab");
-        let blocks = u16::try_from(size.div_ceil(DISK_BLOCK_BYTES)).map_err(|_| too_large())?;
-        let has_room = |(number, _): &&(u32, Arc<File>)| {
-            self.slabs.get(number).is_some_and(|slab| slab.end + u32::from(blocks) <= u32::from(SLAB_BLOCKS))
-        };
-        let current = self.current.as_ref().filter(has_room).cloned();
-        let (number, file) = match current {
-            Some(current) => current,
-            None => self.create()?,
-        };
-        let slab = self.slabs.entry(number).or_default();
-        let block = u16::try_from(slab.end).map_err(|_| too_large())?;
-        slab.end += u32::from(blocks);
-        slab.live += u32::from(blocks);
-        let extent = Extent { slab: number, block, blocks };
-        let grown = match self.table.growth(key) {
-            Ok(Some(0) | None) => Ok(()),
-            Ok(Some(_)) => self.table.grow(),
-            Err(error) => Err(error),
-        };
-        match grown {
-            Ok(()) => Ok((extent, file)),
-            Err(error) => self.free(extent).and(Err(error)),
+    /// [`Self::keep`] or [`Self::take_out`] must follow.
+    pub(super) fn allocate(&mut self, key: Key, size: u64) -> io::Result<(Extent, File)> {
+        let blocks =
+            u16::try_from(size.div_ceil(DISK_BLOCK_BYTES)).ok().filter(|blocks| *blocks <= SLAB_BLOCKS);
+        let blocks = blocks.ok_or_else(|| io::Error::other("an entry is larger than a slab"))?;
+        if self.table.growth(key)?.is_some_and(|growth| growth > 0) {
+            self.table.grow()?;
         }
+        let (extent, file) = match self.open_hole(blocks)? {
+            Some(hole) => hole,
+            None => self.create(blocks)?,
+        };
+        self.slabs.entry(extent.slab).or_default().live += u32::from(blocks);
+        Ok((extent, file))
+    }
+
+    fn open_hole(&mut self, blocks: u16) -> io::Result<Option<(Extent, File)>> {
+        while let Some(extent) = self.holes.take(blocks) {
+            match File::options().read(true).write(true).open(path(&self.part, extent.slab)) {
+                Ok(file) => return Ok(Some((extent, file))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.holes.forget(extent.slab), // another process cleaned the folder
+                Err(error) => {
+                    self.holes.insert(extent);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// The file has its full length from the start: some file systems allocate more than is written at a file's end.
-    fn create(&mut self) -> io::Result<(u32, Arc<File>)> {
+    fn create(&mut self, blocks: u16) -> io::Result<(Extent, File)> {
         let number = self.next_number();
         let path = path(&self.part, number);
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
@@ -139,68 +140,95 @@ impl Slabs {
             remove_file(&path)?;
             return Err(error);
         }
-        let current = (number, Arc::new(file));
-        self.current = Some(current.clone());
-        Ok(current)
+        let extent = Extent { slab: number, block: 0, blocks };
+        gaps(number, [extent].into_iter()).for_each(|gap| self.holes.insert(gap));
+        Ok((extent, file))
     }
 
-    /// Enters a written entry into the table. Returns `false` if the table has no room for its key, or if a process has deleted the
-    /// slab: the next entry then goes to another one.
+    /// Enters a written entry into the table. Returns `false` if the table has no room for its key, or if a process has
+    /// deleted the slab: later entries then go to others.
     pub(super) fn keep(&mut self, key: Key, extent: Extent, file: &File) -> io::Result<bool> {
-        if file.metadata()?.nlink() == 0 {
-            self.current.take_if(|(current, _)| *current == extent.slab);
+        let status = file.metadata()?;
+        if status.nlink() == 0 {
+            self.holes.forget(extent.slab);
             return Ok(false);
         }
-        self.measure(extent.slab, file)?;
+        self.measure(extent.slab, &status);
         self.table.insert(key, extent)
     }
 
-    /// Removes an entry: its slot, so that other processes do not find it, then its bytes. If that fails, its blocks count
-    /// until the slab is deleted or the part is opened again.
-    pub(super) fn remove(&mut self, key: Key, extent: Extent) -> io::Result<()> {
-        let erased = self.table.remove(key);
-        let freed = self.free(extent);
-        erased.and(freed)
+    /// Erases the slot of an entry, so that other processes do not find it. Its bytes still count: [`free`] must follow, and
+    /// then [`Self::freed`]. If the slot cannot be erased, the entry stays.
+    pub(super) fn take_out(&mut self, key: Key, extent: Extent) -> io::Result<Unused> {
+        self.table.remove(key)?;
+        let number = extent.slab;
+        let mut emptied = None;
+        if let Some(slab) = self.slabs.get_mut(&number) {
+            slab.live -= u32::from(extent.blocks);
+            slab.leaving += u32::from(extent.blocks);
+            if slab.live == 0 {
+                self.holes.forget(number);
+                emptied = self.slabs.remove(&number);
+            }
+        }
+        Ok(Unused { extent, emptied })
     }
 
-    fn free(&mut self, extent: Extent) -> io::Result<()> {
+    /// Takes the result of [`free`]: the bytes become a hole. What could not be freed counts until it is written again, the
+    /// slab is deleted, or the part is opened again.
+    pub(super) fn freed(&mut self, unused: Unused, freed: io::Result<()>) -> io::Result<()> {
+        let Unused { extent, emptied } = unused;
         let number = extent.slab;
-        let Some(slab) = self.slabs.get_mut(&number) else { return Ok(()) };
-        slab.live -= u32::from(extent.blocks);
-        let is_empty = slab.live == 0;
-        let freed = if is_empty { remove_file(&path(&self.part, number)) } else { self.punch(extent) };
-        if freed.is_err() {
-            self.extra += extent.bytes();
-            self.slabs.entry(number).or_default().extra += extent.bytes();
-        } else if is_empty {
-            self.extra -= self.slabs.remove(&number).map_or(0, |slab| slab.extra);
-            self.current.take_if(|(current, _)| *current == number);
-            if self.slabs.is_empty() {
-                self.table.clear()?;
+        if let Some(slab) = emptied {
+            self.extra -= slab.extra;
+            if freed.is_err() {
+                self.extra += slab.extra + u64::from(slab.leaving) * DISK_BLOCK_BYTES;
+            }
+            let cleared = if self.slabs.is_empty() { self.table.clear() } else { Ok(()) };
+            return freed.and(cleared);
+        }
+        if let Some(slab) = self.slabs.get_mut(&number) {
+            slab.leaving -= u32::from(extent.blocks);
+            self.holes.insert(extent);
+            match fs::metadata(path(&self.part, number)) {
+                Ok(status) => self.measure(number, &status),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // another process cleaned the folder
+                Err(error) => {
+                    slab.extra += extent.bytes();
+                    self.extra += extent.bytes();
+                    return freed.and(Err(error));
+                }
             }
         }
         freed
     }
 
-    fn punch(&mut self, extent: Extent) -> io::Result<()> {
-        match File::options().write(true).open(path(&self.part, extent.slab)) {
-            Ok(file) => {
-                (self.disk.punch)(&file, extent.byte_range())?;
-                self.measure(extent.slab, &file)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // another process cleaned the folder
-            Err(error) => Err(error),
-        }
+    /// Frees the bytes of a removed entry at once, while no other thread uses the cache.
+    pub(super) fn free_now(&mut self, unused: Unused) -> io::Result<()> {
+        let freed = free(&self.part, self.disk, &unused);
+        self.freed(unused, freed)
     }
 
-    fn measure(&mut self, number: u32, file: &File) -> io::Result<()> {
-        let on_disk = allocated(&file.metadata()?);
+    fn measure(&mut self, number: u32, status: &Metadata) {
         if let Some(slab) = self.slabs.get_mut(&number) {
-            let extra = on_disk.saturating_sub(u64::from(slab.live) * DISK_BLOCK_BYTES);
+            let counted = u64::from(slab.live + slab.leaving) * DISK_BLOCK_BYTES;
+            let extra = allocated(status).saturating_sub(counted);
             self.extra = self.extra - slab.extra + extra;
             slab.extra = extra;
         }
-        Ok(())
+    }
+}
+
+/// Punches a hole, or deletes the slab if it was emptied. Needs no lock: nothing else uses these bytes.
+pub(super) fn free(part: &Path, disk: Disk, unused: &Unused) -> io::Result<()> {
+    let path = path(part, unused.extent.slab);
+    if unused.emptied.is_some() {
+        return remove_file(&path);
+    }
+    match File::options().write(true).open(path) {
+        Ok(file) => (disk.punch)(&file, unused.extent.byte_range()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // another process cleaned the folder
+        Err(error) => Err(error),
     }
 }
 

@@ -2,43 +2,42 @@
 //!
 //! ```text
 //! bucket 0 │ bucket 1 │ …     4 KiB each; their number is a power of two; key k is in bucket k mod that number
-//! slot · slot · … · slot      113 of 36 bytes: key (16) · slab (4) · first block (2) · blocks (2) · CRC-32 (4) · use (8)
 //! ```
 //! The table doubles when a bucket is full. The upper half is written first, with the entries that belong there, and
 //! the file has its new length when all of it is written. Then the lower half is cleared of them. Readers take the largest
 //! power of two of whole buckets, so they find every entry until the last step, and almost every entry during it: a
 //! reader that has computed a bucket from the old length may miss an entry, which then counts as not held.
 //!
-//! A slot is free if its checksum is wrong or its key belongs to another bucket. So a slot that was written halfway, a
-//! damaged one and those that an interrupted doubling did not clear are free. `use` is written by other processes: the
-//! place in the order, plus one, where they need the entry next.
+//! The table is halved when less than 1/16 of its slots are in use: the reverse of doubling. The entries of the upper half
+//! are added to the lower one, where the others keep their slots, and then the file is cut. Until then, they are in both
+//! halves, and readers find them in the upper one. A process that found a slot in the upper half may write its use after the
+//! cut, and so make the file longer. The owner cuts it again at its next change. Until then, others may miss entries.
 //!
-//! Cost: one `pread` a look-up, one `pread` and one `pwrite` a change. A table is about 45 % full on average: 80 bytes an
+//! A slot is free if its checksum is wrong or its key belongs to another bucket. So a slot that was written halfway, a
+//! damaged one, and those that an interrupted doubling or halving left are free.
+//!
+//! Cost: one `pread` a look-up, one `pread`, one `pwrite` and one `fstat` a change. A table is about 45 % full on average: 80 bytes an
 //! entry.
 
+use super::bucket::{
+    BUCKET_BYTES, Bucket, EMPTY, SLOT_BYTES, SLOTS, USE_AT, bucket_of, decode, encode, free_slot, only_of,
+    slots, with,
+};
 use super::disk::remove_file;
-use super::entry::{DISK_BLOCK_BYTES, Extent, Key, SLAB_BLOCKS};
+use super::entry::{DISK_BLOCK_BYTES, Extent, Key};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "table";
-const BUCKET_BYTES: usize = 4096;
-const SLOT_BYTES: usize = 36;
-/// What the checksum covers is before it, the use after it.
-const CRC_AT: usize = 24;
-const USE_AT: usize = 28;
-const SLOTS: usize = BUCKET_BYTES / SLOT_BYTES;
-/// The checksum also covers name and format version.
-const MAGIC: &[u8; 8] = b"fstable1";
 /// Keys are hashes, so buckets fill evenly: in 10⁶ of them the first is full when the table is half full. If one is full
 /// long before, doubling does not help, and the entry is not admitted.
 const MIN_FILLED_TO_GROW: u64 = 8;
-
-type Bucket = [u8; BUCKET_BYTES];
-
-const EMPTY: [u8; SLOT_BYTES] = [0; SLOT_BYTES];
+/// A table is halved if fewer than one of 16 slots is in use. After doubling, at least one of 16 is, since one of
+/// [`MIN_FILLED_TO_GROW`] was; so a table is not halved and doubled in turn. A table takes at most 580 bytes an entry, and
+/// entries take at least 4 KiB.
+const MIN_FILLED_TO_STAY: u64 = 2 * MIN_FILLED_TO_GROW;
 
 /// The table of the part that this process owns.
 pub(super) struct Table {
@@ -47,12 +46,14 @@ pub(super) struct Table {
     file: Option<File>,
     buckets: u64,
     entries: u64,
+    /// Whether halving was not possible since the table last grew or was opened.
+    stays: bool,
 }
 
 impl Table {
     /// Opens the table of a part, which need not exist, and returns what it has.
     pub(super) fn open(part: &Path) -> io::Result<(Self, Vec<(Key, Extent)>)> {
-        let mut table = Self { path: part.join(NAME), file: None, buckets: 0, entries: 0 };
+        let mut table = Self { path: part.join(NAME), file: None, buckets: 0, entries: 0, stays: false };
         let file = match File::options().read(true).write(true).open(&table.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((table, Vec::new())),
@@ -67,6 +68,7 @@ impl Table {
         }
         table.entries = found.len() as u64;
         table.file = Some(file);
+        table.shrink();
         Ok((table, found))
     }
 
@@ -98,7 +100,7 @@ impl Table {
         let Some(file) = &self.file else { return Ok(()) };
         match double(file, self.buckets) {
             Ok(buckets) => {
-                self.buckets = buckets;
+                (self.buckets, self.stays) = (buckets, false);
                 Ok(())
             }
             Err(error) => file.set_len(self.bytes()).and(Err(error)),
@@ -110,19 +112,40 @@ impl Table {
         let Some(file) = self.file.as_ref().filter(|_| self.buckets > 0) else { return Ok(false) };
         let bucket = bucket_of(key, self.buckets);
         let Some(slot) = free_slot(&read(file, bucket)?, bucket, self.buckets) else { return Ok(false) };
+        cut(file, self.bytes())?;
         file.write_all_at(&encode(key, extent), offset(bucket, slot))?;
         self.entries += 1;
         Ok(true)
     }
 
-    /// Removes an entry, if it is there.
+    /// Removes an entry, if it is there. The table shrinks if few are left.
     pub(super) fn remove(&mut self, key: Key) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         if let Some(slot) = find_in(file, self.buckets, key)? {
             file.write_all_at(&EMPTY, slot.at)?;
+            cut(file, self.bytes())?;
             self.entries = self.entries.saturating_sub(1);
+            self.shrink();
         }
         Ok(())
+    }
+
+    /// Halves the table while few of its slots are in use. If that is not possible, it stays as it is.
+    fn shrink(&mut self) {
+        let Some(file) = &self.file else { return };
+        while !self.stays
+            && self.buckets > 1
+            && self.entries * MIN_FILLED_TO_STAY < self.buckets * SLOTS as u64
+        {
+            match halve(file, self.buckets) {
+                Ok(true) => self.buckets /= 2,
+                Ok(false) => self.stays = true,
+                Err(error) => {
+                    tracing::debug!(%error, "the table of a cache could not be halved");
+                    self.stays = true;
+                }
+            }
+        }
     }
 
     /// Removes all entries, and the file.
@@ -180,14 +203,14 @@ pub(super) fn remove(part: &Path) -> io::Result<()> {
     remove_file(&part.join(NAME))
 }
 
+/// Removes what another process wrote after the end.
+fn cut(file: &File, end: u64) -> io::Result<()> {
+    if file.metadata()?.len() > end { file.set_len(end) } else { Ok(()) }
+}
+
 /// Returns the number of buckets in a file of this length.
 fn buckets(len: u64) -> u64 {
     (len / DISK_BLOCK_BYTES).checked_ilog2().map_or(0, |exponent| 1 << exponent)
-}
-
-fn bucket_of(key: Key, buckets: u64) -> u64 {
-    let masked = key & u128::from(buckets.saturating_sub(1)); // a power of two
-    u64::try_from(masked).unwrap_or(0)
 }
 
 fn offset(bucket: u64, slot: usize) -> u64 {
@@ -205,7 +228,10 @@ fn find_in(file: &File, buckets: u64, key: Key) -> io::Result<Option<Slot>> {
         return Ok(None);
     }
     let bucket = bucket_of(key, buckets);
-    let read = read(file, bucket)?;
+    let read = match read(file, bucket) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None), // the file was cut
+        read => read?,
+    };
     let begins_with_key = |(_, slot): &(usize, &[u8])| slot[..16] == key.to_le_bytes();
     let slot =
         read.chunks_exact(SLOT_BYTES).enumerate().filter(begins_with_key).find_map(|(number, slot)| {
@@ -214,16 +240,6 @@ fn find_in(file: &File, buckets: u64, key: Key) -> io::Result<Option<Slot>> {
             Some(Slot { extent, next_use, at: offset(bucket, number) })
         });
     Ok(slot)
-}
-
-fn slots(bucket: &Bucket) -> impl Iterator<Item = (Key, Extent)> {
-    bucket.chunks_exact(SLOT_BYTES).filter_map(decode)
-}
-
-fn free_slot(read: &Bucket, bucket: u64, buckets: u64) -> Option<usize> {
-    let is_free = |slot: &[u8]| decode(slot).is_none_or(|(key, _)| bucket_of(key, buckets) != bucket);
-    let empty = read.chunks_exact(SLOT_BYTES).position(|slot| slot == EMPTY); // without checksums
-    empty.or_else(|| read.chunks_exact(SLOT_BYTES).position(is_free))
 }
 
 /// Returns the number of buckets afterwards.
@@ -243,193 +259,17 @@ fn double(file: &File, buckets: u64) -> io::Result<u64> {
     Ok(2 * buckets)
 }
 
-/// Returns the slots of a bucket whose keys belong to the bucket `of` among `buckets`.
-fn only_of(read: &Bucket, of: u64, buckets: u64) -> Bucket {
-    let mut only = [0; BUCKET_BYTES];
-    let belongs = |slot: &&[u8]| decode(slot).is_some_and(|(key, _)| bucket_of(key, buckets) == of);
-    for (to, from) in only.chunks_exact_mut(SLOT_BYTES).zip(read.chunks_exact(SLOT_BYTES).filter(belongs)) {
-        to.copy_from_slice(from);
+/// Merges the upper half of a table into the lower one; `false` if a bucket has no room. What was added until then is free.
+fn halve(file: &File, buckets: u64) -> io::Result<bool> {
+    let half = buckets / 2;
+    for bucket in 0..half {
+        let upper = only_of(&read(file, bucket + half)?, bucket + half, buckets);
+        let Some(merged) = with(&read(file, bucket)?, bucket, buckets, &upper) else { return Ok(false) };
+        file.write_all_at(&merged, bucket * DISK_BLOCK_BYTES)?;
     }
-    only
-}
-
-fn encode(key: Key, extent: Extent) -> [u8; SLOT_BYTES] {
-    let mut slot = [0; SLOT_BYTES];
-    slot[..16].copy_from_slice(&key.to_le_bytes());
-    slot[16..20].copy_from_slice(&extent.slab.to_le_bytes());
-    slot[20..22].copy_from_slice(&extent.block.to_le_bytes());
-    slot[22..CRC_AT].copy_from_slice(&extent.blocks.to_le_bytes());
-    let crc = checksum(&slot[..CRC_AT]);
-    slot[CRC_AT..USE_AT].copy_from_slice(&crc);
-    slot
-}
-
-fn decode(slot: &[u8]) -> Option<(Key, Extent)> {
-    if slot == EMPTY || slot[CRC_AT..USE_AT] != checksum(&slot[..CRC_AT]) {
-        return None;
-    }
-    let extent = Extent {
-        slab: u32::from_le_bytes(slot[16..20].try_into().ok()?),
-        block: u16::from_le_bytes(slot[20..22].try_into().ok()?),
-        blocks: u16::from_le_bytes(slot[22..CRC_AT].try_into().ok()?),
-    };
-    let fits = extent.blocks > 0 && extent.end() <= u32::from(SLAB_BLOCKS);
-    fits.then_some((Key::from_le_bytes(slot[..16].try_into().ok()?), extent))
-}
-
-fn checksum(covered: &[u8]) -> [u8; 4] {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(MAGIC);
-    hasher.update(covered);
-    hasher.finalize().to_le_bytes()
+    file.set_len(half * DISK_BLOCK_BYTES)?;
+    Ok(true)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-    use std::fs;
-
-    fn extent(n: u16) -> Extent {
-        Extent { slab: u32::from(n) * 3, block: n % 1000, blocks: 1 + n % 256 }
-    }
-
-    /// Spreads small numbers over buckets as hashes are spread.
-    fn key(n: u16) -> Key {
-        (u128::from(n) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835) >> 3
-    }
-
-    fn put(table: &mut Table, key: Key, extent: Extent) {
-        if table.growth(key).unwrap().unwrap() > 0 {
-            table.grow().unwrap();
-        }
-        assert!(table.insert(key, extent).unwrap());
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-
-        /// Compares with a map after every step, also through the functions for other processes and after opening again.
-        #[test]
-        fn it_has_what_a_map_has(steps in proptest::collection::vec((0_u16..900, 0_u8..10), 1..2000)) {
-            let dir = tempfile::tempdir().unwrap();
-            let (mut table, found) = Table::open(dir.path()).unwrap();
-            prop_assert!(found.is_empty());
-            let mut model: BTreeMap<Key, Extent> = BTreeMap::new();
-            for (n, action) in steps {
-                let key = key(n);
-                match action {
-                    0..6 => {
-                        if let std::collections::btree_map::Entry::Vacant(free) = model.entry(key) {
-                            put(&mut table, key, extent(n));
-                            free.insert(extent(n));
-                        }
-                        record_use(dir.path(), key, u64::from(n)).unwrap();
-                        prop_assert_eq!(table.recorded_use(key), Some(u64::from(n)));
-                    }
-                    6..9 => {
-                        if model.remove(&key).is_some() {
-                            match action {
-                                6 => erase(dir.path(), key, extent(n)).unwrap(),
-                                _ => table.remove(key).unwrap(),
-                            }
-                        }
-                        prop_assert_eq!(table.recorded_use(key), None);
-                    }
-                    _ => {
-                        let (again, mut found) = Table::open(dir.path()).unwrap();
-                        table = again;
-                        found.sort_by_key(|(key, _)| *key);
-                        let expected: Vec<_> = model.iter().map(|(key, extent)| (*key, *extent)).collect();
-                        prop_assert_eq!(found, expected);
-                    }
-                }
-                prop_assert_eq!(find(dir.path(), key), model.get(&key).copied());
-            }
-            let len = dir.path().join(NAME).metadata().map_or(0, |file| file.len());
-            prop_assert_eq!(table.bytes(), len);
-        }
-
-        /// Any bytes are a table. Damaged slots are free, and the others stay.
-        #[test]
-        fn damage_loses_only_what_it_hits(
-            entries in 1_u16..500,
-            hits in proptest::collection::vec((0_usize..1 << 20, 1_u8..=255), 1..20),
-            cut in proptest::option::of(0_u64..30_000),
-        ) {
-            let dir = tempfile::tempdir().unwrap();
-            let (mut table, _) = Table::open(dir.path()).unwrap();
-            (0..entries).for_each(|n| put(&mut table, key(n), extent(n)));
-            drop(table);
-            let path = dir.path().join(NAME);
-            let mut bytes = fs::read(&path).unwrap();
-            let len = bytes.len();
-            hits.iter().for_each(|(at, flip)| bytes[at % len] ^= flip);
-            bytes.truncate(cut.map_or(len, |cut| usize::try_from(cut).unwrap()));
-            fs::write(&path, &bytes).unwrap();
-            let (mut table, found) = Table::open(dir.path()).unwrap();
-            let all: BTreeMap<Key, Extent> = (0..entries).map(|n| (key(n), extent(n))).collect();
-            prop_assert!(found.iter().all(|(key, extent)| all.get(key) == Some(extent)));
-            if cut.is_none() {
-                prop_assert!(found.len() + hits.len() >= all.len());
-            }
-            let missing = (0..entries).filter(|n| !found.iter().any(|(found, _)| *found == key(*n)));
-            missing.for_each(|n| put(&mut table, key(n), extent(n)));
-            prop_assert!((0..entries).all(|n| find(dir.path(), key(n)) == Some(extent(n))));
-        }
-    }
-
-    /// A process that is killed while it doubles the table loses nothing: at every length of the upper half, and with any
-    /// number of buckets of the lower half cleared.
-    #[test]
-    fn an_interrupted_doubling_loses_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut table, _) = Table::open(dir.path()).unwrap();
-        (0..400).for_each(|n| put(&mut table, key(n), extent(n)));
-        let buckets = table.buckets;
-        assert!(buckets >= 4);
-        let path = dir.path().join(NAME);
-        let before = fs::read(&path).unwrap();
-        table.grow().unwrap();
-        let after = fs::read(&path).unwrap();
-        assert_eq!(after.len(), 2 * before.len());
-        let whole = |bytes: &[u8]| {
-            fs::write(&path, bytes).unwrap();
-            let (table, found) = Table::open(dir.path()).unwrap();
-            assert_eq!(found.len(), 400);
-            assert!((0..400).all(|n| find(dir.path(), key(n)) == Some(extent(n))));
-            table.buckets
-        };
-        for written in before.len()..after.len() {
-            if written % 1000 == 0 {
-                assert_eq!(whole(&[&before, &after[before.len()..written]].concat()), buckets);
-            }
-        }
-        for cleared in 0..=before.len() / BUCKET_BYTES {
-            let cleared = cleared * BUCKET_BYTES;
-            assert_eq!(
-                whole(&[&after[..cleared], &before[cleared..], &after[before.len()..]].concat()),
-                2 * buckets
-            );
-        }
-    }
-
-    #[test]
-    fn keys_that_all_belong_to_one_bucket_do_not_grow_it_for_ever() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut table, _) = Table::open(dir.path()).unwrap();
-        let admitted = (1..1000_u128).take_while(|n| {
-            let key = n << 64;
-            loop {
-                match table.growth(key).unwrap() {
-                    None => return false,
-                    Some(0) => return table.insert(key, extent(1)).unwrap(),
-                    Some(_) => table.grow().unwrap(),
-                }
-            }
-        });
-        assert_eq!(admitted.count(), SLOTS);
-        assert_eq!(table.buckets, 2 * MIN_FILLED_TO_GROW);
-    }
-}
+mod tests;

@@ -9,8 +9,9 @@
 //! exist, and are removed by the next take-over; the slots in the old table are still valid. Afterwards it is the reverse.
 
 use super::disk::{Disk, allocated, remove_file};
-use super::entry::{DISK_BLOCK_BYTES, Extent, Key, Place, SLAB_BLOCKS, SLAB_BYTES};
+use super::entry::{DISK_BLOCK_BYTES, Extent, Key, Place, SLAB_BYTES};
 use super::folder::{Folder, FreePart, list};
+use super::holes::gaps;
 use super::index::{Admission, Index, Use};
 use super::slab::{self, Slabs};
 use super::table::{self, Table};
@@ -59,7 +60,8 @@ pub(super) fn take_over(
     let mut slabs = Slabs::new(folder.part(), disk, holes, own.table);
     for (number, mut entries) in own.slabs {
         entries.retain(|(key, extent)| index.load(*key, extent.bytes(), Place::Slab(*extent)));
-        slabs.adopt(number, entries.iter().map(|(_, extent)| *extent))?;
+        let kept: Vec<Extent> = entries.iter().map(|(_, extent)| *extent).collect();
+        slabs.adopt(number, &kept)?;
     }
     load_files(folder, own.files, &mut index)?;
     let mut elsewhere: u64 = found.iter().map(|part| part.bytes).sum();
@@ -76,7 +78,6 @@ pub(super) fn take_over(
         table::remove(&part.path)?;
     }
     index.loaded();
-    slabs.go_on()?;
     trim(folder, cap, &mut index, &mut slabs)?;
     folder.publish(index.used() + slabs.overhead());
     Ok((index, slabs))
@@ -176,16 +177,10 @@ fn clean(file: &File, entries: &[(Key, Extent)], disk: Disk) -> io::Result<u64> 
 
 /// Frees what is between sorted entries. What cannot be freed, for example on a full disk, counts as used.
 fn punch_gaps(file: &File, sorted: impl Iterator<Item = Extent>, disk: Disk) {
-    let mut end = 0;
-    let last = Extent { slab: 0, block: SLAB_BLOCKS, blocks: 0 };
-    for extent in sorted.chain([last]) {
-        let start = extent.byte_range().start;
-        if start > end
-            && let Err(error) = (disk.punch)(file, end..start)
-        {
+    for gap in gaps(0, sorted) {
+        if let Err(error) = (disk.punch)(file, gap.byte_range()) {
             tracing::debug!(%error, "unused bytes of a slab could not be freed");
         }
-        end = extent.byte_range().end;
     }
 }
 
@@ -227,7 +222,7 @@ fn merge(
         let file = File::options().read(true).write(true).open(&to)?;
         punch_gaps(&file, kept.iter().copied(), disk);
     }
-    slabs.adopt(number, kept.into_iter())?;
+    slabs.adopt(number, &kept)?;
     Ok(took)
 }
 
@@ -265,7 +260,8 @@ fn trim(folder: &Folder, cap: u64, index: &mut Index, slabs: &mut Slabs) -> io::
         for victim in victims {
             match index.place(victim) {
                 Some(Place::Slab(extent)) => {
-                    if let Err(error) = slabs.remove(victim, extent) {
+                    let unused = slabs.take_out(victim, extent)?;
+                    if let Err(error) = slabs.free_now(unused) {
                         tracing::debug!(%error, "an entry of a slab could not be freed; it still counts");
                     }
                 }

@@ -2,11 +2,13 @@
 
 use super::folder::list;
 use super::*;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+mod reuse;
 
 fn object(n: u64) -> ObjectRef {
     ObjectRef { uri: format!("s3://b/{n}"), size: 1 << 20, etag: Some(format!("\"{n}\"")) }
@@ -173,23 +175,35 @@ fn room_that_was_made_in_vain_is_published() {
     assert_eq!(published(), cache.stats().used_bytes);
     let large = Bytes::from(vec![7; 60 * 4096]);
     assert!(!cache.put(&object(1), &(0..large.len() as u64), &large, 5), "the fourth eviction fails");
-    assert_eq!(cache.stats().entries, 16);
+    assert_eq!((cache.stats().entries, cache.stats().used_bytes), (2, 18 * 4096), "15 of 18 were not freed");
     assert_eq!(published(), cache.stats().used_bytes);
 }
 
+thread_local! {
+    static DELETED_AFTER_WRITING: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+fn write_and_delete(file: &File, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+    (Disk::REAL.write)(file, at, parts)?;
+    DELETED_AFTER_WRITING.take().map_or(Ok(()), fs::remove_file)
+}
+
+/// Another process cleans the folder, before an entry is written or afterwards.
 #[test]
 fn entries_go_to_another_slab_after_theirs_was_deleted() {
     let dir = tempfile::tempdir().unwrap();
-    let cache = open(dir.path(), Disk::REAL);
+    let slab = |number| slab::path(&dir.path().join("part-0"), number);
+    let cache = open(dir.path(), Disk { write: write_and_delete, ..Disk::REAL });
     assert!((0..3).all(|n| put(&cache, n)));
-    fs::remove_file(slab::path(&dir.path().join("part-0"), 0)).unwrap();
-    assert!(!put(&cache, 3), "its bytes went into the deleted file");
-    assert!(put(&cache, 4));
-    assert!(put(&cache, 3));
-    assert!(!(0..3).any(|n| has(&cache, n)) && (3..5).all(|n| has(&cache, n)));
+    fs::remove_file(slab(0)).unwrap();
+    assert!((3..5).all(|n| put(&cache, n)));
+    DELETED_AFTER_WRITING.set(Some(slab(1)));
+    assert!(!put(&cache, 5), "its bytes went into the deleted file");
+    assert!((5..7).all(|n| put(&cache, n)) && slab(2).exists());
+    assert!(!(0..5).any(|n| has(&cache, n)) && (5..7).all(|n| has(&cache, n)));
     drop(cache);
     let cache = open(dir.path(), Disk::REAL);
-    assert!((3..5).all(|n| has(&cache, n)));
+    assert!((5..7).all(|n| has(&cache, n)));
     assert_eq!(cache.stats().used_bytes, on_disk(dir.path()));
 }
 

@@ -15,8 +15,14 @@ const OPENS_IN: Duration = Duration::from_secs(3);
 
 /// A worker that takes [`OPENS_IN`] to open a data set, and how often it has begun to.
 fn cold_worker(allow: &Path) -> (Worker, Arc<AtomicUsize>) {
+    cold_worker_at(allow, "127.0.0.1:0")
+}
+
+/// As [`cold_worker`], at this address.
+fn cold_worker_at(allow: &Path, address: &str) -> (Worker, Arc<AtomicUsize>) {
     let begun = Arc::new(AtomicUsize::new(0));
     let mut options = options(allow);
+    options.listen = address.to_owned();
     let (open_with, counter) = (options.open_with.clone(), begun.clone());
     let is_first = Arc::new(AtomicUsize::new(0));
     options.open_with = Arc::new(move || {
@@ -179,4 +185,65 @@ fn a_worker_builds_a_catalog_that_no_rank_can_send() {
     let (worker, read) = counting_worker(dir.path(), other.path());
     assert_eq!(batches(&ranks.workers(at([&worker])), 3), alone);
     assert!(read.load(Ordering::SeqCst) > 0, "a table is missing");
+}
+
+/// The longest wait while a worker ends (as when one is killed) and others drain.
+const MOST: Duration = Duration::from_secs(2);
+
+#[test]
+fn workers_that_all_drain_serve_until_another_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = endless(dir.path());
+    let (first, second, (cold, _)) = (worker(dir.path()), worker(dir.path()), cold_worker(dir.path()));
+    let workers = at([&first, &second]);
+    let mut ranks = start(&pipeline.workers(workers.clone()));
+    let mut wait = |until: &dyn Fn() -> bool, what: &str| {
+        let begun = Instant::now();
+        let mut longest = Duration::ZERO;
+        while !until() {
+            longest = longest.max(take(&mut ranks));
+            assert!(longest < MOST, "{what}: the rank waited for {longest:?}");
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}: never");
+        }
+    };
+    wait(&|| first.status().samples > 48 && second.status().samples > 48, "both serve");
+    std::thread::scope(|scope| {
+        let second = &second;
+        let first = scope.spawn(move || {
+            assert!(!first.drain(Duration::from_millis(700)), "no other worker is ready");
+            drop(first); // its streams are cut
+        });
+        let drained = scope.spawn(move || second.drain(Duration::from_secs(30)));
+        wait(&|| first.is_finished(), "both drain");
+        let samples = second.status().samples;
+        wait(&|| second.status().samples > samples + 480, "the second one serves alone");
+        workers.set(&[second, &cold].map(|worker| worker.address().to_string())).unwrap();
+        wait(&|| drained.is_finished(), "another worker joins");
+        assert!(drained.join().unwrap(), "the rank has moved all rows");
+    });
+    let samples = cold.status().samples;
+    wait(&|| cold.status().samples > samples + 48, "the new one serves alone");
+}
+
+#[test]
+fn a_worker_that_restarts_opens_the_data_set_before_it_is_given_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = endless(dir.path());
+    let (stays, ends) = (worker(dir.path()), worker(dir.path()));
+    let address = ends.address().to_string();
+    let mut ranks = start(&pipeline.workers(at([&stays, &ends])));
+    while ends.status().samples < 48 {
+        take(&mut ranks);
+    }
+    drop(ends);
+    let (again, begun) = cold_worker_at(dir.path(), &address);
+    let restarted = Instant::now();
+    let mut longest = Duration::ZERO;
+    while again.status().samples < 48 {
+        longest = longest.max(take(&mut ranks));
+        assert!(restarted.elapsed() < Duration::from_secs(30), "it never serves");
+    }
+    assert!(restarted.elapsed() >= OPENS_IN);
+    assert!(longest < MOST, "the rank waited for {longest:?}");
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "the data set was opened more than once");
 }
