@@ -14,12 +14,13 @@ say() { printf '\n== %s\n' "$*" >&2; }
 die() { printf 'feedstock: %s\n' "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Installs packages as root with Debian's or Ubuntu's package manager.
+# Installs packages as root with Debian's or Ubuntu's package manager. Waits up to 5 minutes for another run of it.
 apt_install() {
     [ "$(id -u)" = 0 ] && have apt-get || return 1
     say "installing $*"
-    apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 && return 0
-    apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    local install=(apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "$@")
+    "${install[@]}" >/dev/null 2>&1 && return 0
+    apt-get -o DPkg::Lock::Timeout=300 update -qq >/dev/null && "${install[@]}" >/dev/null
 }
 
 # Unpacks Debian's package into the cache folder, without root. For programs that need nothing but libc.

@@ -315,14 +315,14 @@ impl Dispatch {
             return Vec::new();
         };
         let mut actions = Vec::new();
-        let moves = match self.members.get_mut(&member).filter(|member| member.is_up()) {
+        let is_due = match self.members.get_mut(&member).filter(|member| member.is_up()) {
             Some(member) => {
                 member.drains();
                 self.may_move(now) // strands of members that drain one after the other move together
             }
             None => false,
         };
-        if moves {
+        if is_due {
             self.redistribute(now, &mut actions);
         }
         actions
