@@ -39,6 +39,7 @@
 pub mod doctor;
 mod fleet;
 mod functions;
+mod images;
 mod lists;
 mod memory;
 mod pool;

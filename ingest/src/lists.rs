@@ -20,7 +20,7 @@ impl Numbers {
 }
 
 /// Returns the type of a list's items.
-fn item(data_type: &DataType) -> Option<&DataType> {
+pub(crate) fn item(data_type: &DataType) -> Option<&DataType> {
     match data_type {
         DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
             Some(item.data_type())
@@ -46,7 +46,10 @@ pub(crate) fn item_dtype(data_type: &DataType) -> Option<DType> {
 }
 
 /// Returns the list in one row of a column.
-fn list_of(array: &ArrayRef, row: usize) -> Result<ArrayRef, String> {
+///
+/// # Errors
+/// What is wrong with it: it is null.
+pub(crate) fn list_of(array: &ArrayRef, row: usize) -> Result<ArrayRef, String> {
     if array.is_null(row) {
         return Err("the list is null".to_owned());
     }

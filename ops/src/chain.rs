@@ -9,6 +9,8 @@
 //! last op writes into `out`; after an error the content of `out` is unspecified and `scratch` is ready for the next.
 
 mod annotation;
+#[cfg(feature = "image")]
+mod lists;
 mod parse;
 #[cfg(feature = "image")]
 pub(crate) mod views;

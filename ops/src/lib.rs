@@ -66,6 +66,7 @@ mod check;
     allow(dead_code, reason = "each kind of op uses a part")
 )]
 mod golden;
+mod image_list;
 #[cfg(any(feature = "audio", feature = "image", feature = "text"))]
 mod limits;
 mod number_list;
@@ -112,6 +113,7 @@ mod sql;
 
 pub use chain::{Chain, ChainSpec};
 pub use feedstock_base::{Error, ErrorKind, Result};
+pub use image_list::ImageList;
 pub use number_list::NumberList;
 pub use op::Op;
 pub use op::info::OpInfo;

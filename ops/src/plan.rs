@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::image_list::ImageList;
 use crate::number_list::NumberList;
 use crate::ragged::RaggedRow;
 use crate::scratch::Scratch;
@@ -45,6 +46,25 @@ pub(crate) trait Plan: Send + Sync {
     /// `BadConfig` if a GPU cannot do what the chain does.
     fn deferring(&self, _share: f64) -> Result<Arc<dyn Plan>> {
         Err(Error::config("only images are decoded by a GPU"))
+    }
+
+    /// True for lists of images, for which the next function is.
+    fn reads_lists(&self) -> bool {
+        false
+    }
+
+    /// Runs all images of one sample.
+    ///
+    /// # Errors
+    /// As [`Chain::apply_list`](crate::Chain::apply_list).
+    fn apply_list(
+        &self,
+        _images: &dyn ImageList,
+        _seed: SampleSeed,
+        _scratch: &mut Scratch,
+        _row: &mut RaggedRow,
+    ) -> Result<Warnings> {
+        Err(Error::bug("a chain of one value is given a list"))
     }
 
     /// True for boxes, keypoints and matrices, for which the next functions are.

@@ -18,6 +18,8 @@
 //! name, 2: a key), the length of the text in bytes, and its bytes as little-endian words of 8, the last filled with zeros.
 //! View number n of the name v has the salt of the key "v/n".
 //!
+//! Image number n of a list absorbs one more word, after the salt of its chain: the same fold, from 0, over the tag 3 and n.
+//!
 //! The derivation is part of the format: changing it changes every augmentation, so a test pins its values.
 
 use rand_core::{Rng as _, SeedableRng as _};
@@ -81,6 +83,20 @@ impl SampleSeed {
         salt.0.map_or(self, |word| Self { word: absorb(self.word, word), ..self })
     }
 
+    /// Returns the seed that the chain draws from for image `number` (from 0) of a sample's list.
+    ///
+    /// ```
+    /// use feedstock_ops::SampleSeed;
+    ///
+    /// let sample = SampleSeed::new(7, 3, 42);
+    /// assert_ne!(sample.image(0).op(1).next_u64(), sample.image(1).op(1).next_u64());
+    /// assert_ne!(sample.image(0).op(1).next_u64(), sample.op(1).next_u64());
+    /// ```
+    #[must_use]
+    pub fn image(self, number: u32) -> Self {
+        self.salted(Salt(Some(absorb(absorb(0, IMAGE_TAG), u64::from(number)))))
+    }
+
     /// Returns the seed that the ops within the op at `index` draw from; the first of them has index 0 again.
     ///
     /// ```
@@ -133,9 +149,10 @@ impl SampleSeed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Salt(Option<u64>);
 
-/// Tags keep an output's name and an equal key apart.
+/// Tags keep an output's name, an equal key and the number of an image apart.
 const OUTPUT_TAG: u64 = 1;
 const KEY_TAG: u64 = 2;
+const IMAGE_TAG: u64 = 3;
 
 impl Salt {
     /// Returns the salt of a further map of a column, whose result is named `output`.

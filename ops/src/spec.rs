@@ -37,7 +37,8 @@ impl DType {
     }
 }
 
-/// The meaning of a tensor's axes. Several views of an image have an axis of views before them.
+/// The meaning of a tensor's axes. Several views of an image have an axis of views before them, and lists of images an axis of
+/// images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -59,7 +60,7 @@ pub enum Layout {
 /// Element type, shape and layout of one sample's tensor.
 ///
 /// The rows of a batch follow each other. A *ragged* tensor has one axis, time, whose length differs between samples; a
-/// batch pads it to its longest row.
+/// batch pads it to its longest row. A [list](Self::is_list) of images is not padded.
 ///
 /// ```
 /// use feedstock_ops::{DType, Layout, TensorSpec};
@@ -104,6 +105,26 @@ impl TensorSpec {
     /// Returns true if the lengths of samples differ.
     pub fn is_ragged(&self) -> bool {
         self.ragged_axis.is_some()
+    }
+
+    /// Returns the tensor of a list of such images: one more axis, the first, which is ragged.
+    ///
+    /// ```
+    /// use feedstock_ops::{DType, Layout, TensorSpec};
+    ///
+    /// let list = TensorSpec::new(DType::U8, [224, 224, 3], Layout::Hwc).list();
+    /// assert_eq!((list.is_list(), list.shape_at(2)), (true, vec![2, 224, 224, 3]));
+    /// ```
+    #[must_use]
+    pub fn list(&self) -> Self {
+        let shape: Vec<usize> = std::iter::once(0).chain(self.shape.iter().copied()).collect();
+        Self::new(self.dtype, shape, self.layout).ragged(0)
+    }
+
+    /// Returns true if a sample has any number of images. A batch has the images of its samples one after another, without
+    /// padding, and the number of images of each sample.
+    pub fn is_list(&self) -> bool {
+        self.ragged_axis == Some(0) && matches!(self.layout, Layout::Hwc | Layout::Chw | Layout::Hw)
     }
 
     /// Returns the shape of a row whose ragged axis has `length` entries; for a fixed tensor, its shape.

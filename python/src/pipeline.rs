@@ -72,7 +72,7 @@ impl Pipeline {
 
 #[pymethods]
 impl Pipeline {
-    #[pyo3(signature = (column, output, ops, pad_value, key = None, joint = None))]
+    #[pyo3(signature = (column, output, ops, pad_value, key = None, joint = None, max_images = None))]
     #[expect(clippy::too_many_arguments, reason = "the names of Python's arguments")]
     fn map(
         &self,
@@ -83,6 +83,7 @@ impl Pipeline {
         pad_value: f64,
         key: Option<&str>,
         joint: Option<&str>,
+        max_images: Option<u32>,
     ) -> PyResult<Self> {
         let ops = chain(ops)?;
         self.with(py, |pipeline| {
@@ -92,6 +93,9 @@ impl Pipeline {
             }
             if let Some(joint) = joint {
                 pipeline = pipeline.joint(output, joint);
+            }
+            if let Some(images) = max_images {
+                pipeline = pipeline.max_images(output, images);
             }
             pipeline
         })

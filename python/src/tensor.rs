@@ -182,13 +182,15 @@ impl Tensor {
         self.element.name()
     }
 
-    /// The lengths of the rows along `padded_axis` (samples, frames, tokens); None if all rows have one length.
+    /// The lengths of the rows along `padded_axis` (samples, frames, tokens), or the number of images of each row; None if all
+    /// rows have one length.
     #[getter]
     fn lengths(&self) -> Option<Vec<usize>> {
         self.lengths.clone()
     }
 
-    /// The axis along which short rows are padded; None if all rows have one length.
+    /// The axis along which short rows are padded; None if all rows have one length, and for lists of images: the first axis
+    /// has the images of all rows.
     #[getter]
     fn padded_axis(&self) -> Option<usize> {
         self.padded_axis
@@ -303,7 +305,11 @@ impl Tensor {
     }
 
     fn __repr__(&self) -> String {
-        let lengths = if self.lengths.is_some() { ", padded" } else { "" };
+        let lengths = match (&self.lengths, self.padded_axis) {
+            (None, _) => "",
+            (Some(_), None) => ", images of all rows",
+            (Some(_), Some(_)) => ", padded",
+        };
         let (name, dtype, shape, on) = (&self.name, self.element.name(), &self.lent.shape, self.device());
         match self.is_on_host() {
             true => format!("Tensor({name}: {dtype} {shape:?}{lengths})"),

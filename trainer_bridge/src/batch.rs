@@ -4,10 +4,10 @@ use crate::numbers::Numbers;
 use crate::slots::{Lease, PlacedColumn};
 use crate::{Error, ErrorKind, Result};
 use arrow::array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, UInt8Array, UInt16Array,
-    UInt64Array,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, ListArray, UInt8Array,
+    UInt16Array, UInt64Array,
 };
-use arrow::buffer::{Buffer, ScalarBuffer};
+use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Field, Float32Type, Int64Type, Schema, UInt8Type, UInt16Type,
 };
@@ -182,7 +182,8 @@ impl Batch {
     }
 
     /// Returns the batch as Arrow: `sample_id` (UInt64), `valid` (Boolean), the tensors as `arrow.fixed_shape_tensor`
-    /// columns, then the unmapped columns. The tensors are views of the slot, without a copy.
+    /// columns (lists of images as lists of such tensors), then the unmapped columns. The tensors are views of the slot, without a
+    /// copy.
     ///
     /// The views keep the slot busy until they are dropped.
     ///
@@ -273,12 +274,15 @@ impl fmt::Debug for Batch {
 /// A mapped column of a batch: rows × the shape of one row, row-major, contiguous, the first row on a page.
 ///
 /// Rows of different lengths (waveforms, features, tokens) are padded to the longest of the batch.
-/// [`lengths`](Self::lengths) returns their lengths.
+/// [`lengths`](Self::lengths) returns their lengths. Lists of images are not padded: the tensor has the images of all rows, one
+/// after another, and `lengths` returns the number of images of each row.
 #[derive(Clone)]
 pub struct Tensor {
     pub(crate) name: String,
     pub(crate) dtype: DType,
     pub(crate) ragged_axis: Option<usize>,
+    pub(crate) is_list: bool,
+    /// The length of the first axis: see [`PlacedColumn::rows`].
     pub(crate) rows: usize,
     pub(crate) placed: Arc<PlacedColumn>,
     pub(crate) lease: Arc<Lease>,
@@ -295,13 +299,14 @@ impl Tensor {
         self.dtype
     }
 
-    /// Returns its shape, rows first: `[256, 224, 224, 3]`, or `[32, 512, 80]` if the batch's longest row has 512 frames.
+    /// Returns its shape, rows first: `[256, 224, 224, 3]`, or `[32, 512, 80]` if the batch's longest row has 512 frames. For
+    /// lists of images, the first axis counts the images of all rows. It is 0 if no row has one.
     pub fn shape(&self) -> Vec<usize> {
         std::iter::once(self.rows).chain(self.placed.shape.iter().copied()).collect()
     }
 
-    /// Returns the length of each row along [`padded_axis`](Self::padded_axis) (samples, frames, tokens), or `None` if all
-    /// rows have a fixed length. The batch's column `<name>_length` has them, too.
+    /// Returns the length of each row along [`padded_axis`](Self::padded_axis) (samples, frames, tokens), or its number of images
+    /// ([`is_list`](Self::is_list)). `None` if all rows have a fixed length. The batch's column `<name>_length` has them, too.
     ///
     /// ```
     /// use feedstock_dataset::Rank;
@@ -335,9 +340,14 @@ impl Tensor {
         self.placed.lengths.as_deref()
     }
 
-    /// Returns the axis of [`shape`](Self::shape) along which short rows are padded.
+    /// Returns true if each row has a list of images. The first axis then has the images of row 0, those of row 1 and so on.
+    pub fn is_list(&self) -> bool {
+        self.is_list
+    }
+
+    /// Returns the axis of [`shape`](Self::shape) along which short rows are padded; `None` for lists of images.
     pub fn padded_axis(&self) -> Option<usize> {
-        self.ragged_axis.map(|axis| axis + 1)
+        self.ragged_axis.filter(|_| !self.is_list).map(|axis| axis + 1)
     }
 
     /// Returns all bytes, row-major, in the machine's byte order.
@@ -353,13 +363,17 @@ impl Tensor {
         self.lease.at(self.placed.part, self.placed.offset)
     }
 
-    /// Returns the bytes of one row, including padding.
+    /// Returns the bytes of one row, including padding; for a list, those of all its images.
     ///
     /// # Panics
     /// If there is no such row.
     pub fn row(&self, row: usize) -> &[u8] {
         let bytes = self.row_bytes();
-        &self.bytes()[row * bytes..(row + 1) * bytes]
+        let (first, count) = match self.lengths().filter(|_| self.is_list) {
+            Some(lengths) => (lengths[..row].iter().sum(), lengths[row]),
+            None => (row, 1),
+        };
+        &self.bytes()[first * bytes..(first + count) * bytes]
     }
 
     /// Returns the elements, if they are `u8`.
@@ -396,7 +410,11 @@ impl Tensor {
     ///
     /// # Safety
     /// Nothing else uses the slot.
+    ///
+    /// # Panics
+    /// If rows are lists of images: they differ in size.
     pub(crate) unsafe fn copy_rows(&mut self, sources: &[Option<usize>]) {
+        assert!(!self.is_list, "lists of images are joined, so their rows cannot be copied in place");
         let (start, bytes) = (self.as_ptr(), self.row_bytes());
         for (row, from) in sources.iter().enumerate().filter(|(row, from)| **from != Some(*row)) {
             // SAFETY: the caller's contract. Two rows of the slot do not overlap.
@@ -439,7 +457,7 @@ impl Tensor {
         self.row_elements() * self.dtype.bytes()
     }
 
-    /// Returns the column as a `FixedSizeList`, a view of the slot.
+    /// Returns the column as a `FixedSizeList`, or for lists of images as a `List` of them: a view of the slot.
     fn to_arrow(&self) -> Result<ArrayRef> {
         match self.dtype {
             DType::U8 => self.list::<UInt8Type>(|values| Arc::new(UInt8Array::new(values, None))),
@@ -464,16 +482,32 @@ impl Tensor {
             |what: String| Error::new(ErrorKind::Bug, format!("cannot view {} as Arrow: {what}", self.name));
         let width = i32::try_from(self.row_elements()).map_err(|e| bug(e.to_string()))?;
         let list = FixedSizeListArray::try_new(item, width, values, None).map_err(|e| bug(e.to_string()))?;
-        Ok(Arc::new(list))
+        let Some(lengths) = self.lengths().filter(|_| self.is_list) else { return Ok(Arc::new(list)) };
+        if i32::try_from(self.rows).is_err() {
+            return Err(bug(format!("it has {} images, over 2^31", self.rows)));
+        }
+        let image = Arc::new(self.tensor_field("item", list.data_type()));
+        let offsets = OffsetBuffer::from_lengths(lengths.iter().copied());
+        let lists =
+            ListArray::try_new(image, offsets, Arc::new(list), None).map_err(|e| bug(e.to_string()))?;
+        Ok(Arc::new(lists))
     }
 
     fn field(&self, data_type: &DataType) -> Field {
+        match self.is_list {
+            true => Field::new(&self.name, data_type.clone(), false),
+            false => self.tensor_field(&self.name, data_type),
+        }
+    }
+
+    /// Returns the field of tensors of the shape of one row, or of one image.
+    fn tensor_field(&self, name: &str, data_type: &DataType) -> Field {
         let shape = serde_json::json!({ "shape": self.placed.shape }).to_string();
         let metadata = HashMap::from([
             ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
             ("ARROW:extension:metadata".to_owned(), shape),
         ]);
-        Field::new(&self.name, data_type.clone(), false).with_metadata(metadata)
+        Field::new(name, data_type.clone(), false).with_metadata(metadata)
     }
 }
 

@@ -135,7 +135,8 @@ impl Assembler {
                 name: column.name.clone(),
                 dtype: column.spec.dtype,
                 ragged_axis: column.spec.ragged_axis,
-                rows: step.rows.len(),
+                is_list: column.spec.is_list(),
+                rows: placed.rows,
                 placed: Arc::new(placed),
                 lease: lease.clone(),
             })

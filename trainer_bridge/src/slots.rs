@@ -45,7 +45,7 @@ pub(crate) struct Column {
 pub(crate) enum SlotPart {
     /// Rows written in place.
     Fixed,
-    /// Ragged rows, padded.
+    /// Ragged rows, padded, and lists of images, one after another.
     Padded,
 }
 
@@ -54,7 +54,9 @@ pub(crate) enum SlotPart {
 pub(crate) struct PlacedColumn {
     pub(crate) part: SlotPart,
     pub(crate) offset: usize,
-    /// The shape of one row.
+    /// The length of the first axis: the rows, or the images of all rows if the column has lists of images.
+    pub(crate) rows: usize,
+    /// The other axes: the shape of one row, or of one image.
     pub(crate) shape: Vec<usize>,
     /// The length of each row, if the column is ragged.
     pub(crate) lengths: Option<Vec<usize>>,
@@ -116,7 +118,7 @@ impl Slot {
     }
 
     /// Completes every row. A row takes the content of the row that `sources` names: itself, unless it is substituted. Ragged
-    /// columns are padded. Rows without a good source become zeros, or empty if they are ragged.
+    /// columns are padded, and lists of images joined. Rows without a good source become zeros, or empty if they are ragged.
     ///
     /// Call it only while no row is lent.
     pub(crate) fn finish(&mut self, sources: &[Option<usize>]) -> Result<Vec<PlacedColumn>> {
@@ -129,20 +131,26 @@ impl Slot {
                     self.rows.copy_row(index, *from, row)?;
                 }
                 let shape = column.spec.shape.clone();
-                placed.push(PlacedColumn { part: SlotPart::Fixed, offset, shape, lengths: None });
+                placed.push(PlacedColumn { part: SlotPart::Fixed, offset, rows, shape, lengths: None });
                 continue;
             }
             let lengths: Vec<usize> =
                 sources.iter().map(|from| self.written(*from, index).map_or(0, RaggedRow::length)).collect();
-            // A model can process one step of padding, but not zero steps.
-            let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
-            let bytes = column.spec.bytes_at(longest).and_then(|row| row.checked_mul(rows));
+            let (rows, shape) = if column.spec.is_list() {
+                (lengths.iter().sum(), column.spec.shape[1..].to_vec())
+            } else {
+                // A model can process one step of padding, but not zero steps.
+                (rows, column.spec.shape_at(lengths.iter().copied().max().unwrap_or(0).max(1)))
+            };
+            let bytes =
+                shape.iter().try_fold(column.spec.dtype.bytes(), |bytes, axis| bytes.checked_mul(*axis));
+            let bytes = bytes.and_then(|row| row.checked_mul(rows));
             let end =
                 bytes.and_then(|bytes| padded_bytes.checked_add(bytes)?.checked_next_multiple_of(PAGE_BYTES));
-            let shape = column.spec.shape_at(longest);
             placed.push(PlacedColumn {
                 part: SlotPart::Padded,
                 offset: padded_bytes,
+                rows,
                 shape,
                 lengths: Some(lengths),
             });
@@ -154,7 +162,10 @@ impl Slot {
         }
         for (index, placed) in placed.iter().enumerate().filter(|(_, placed)| placed.part == SlotPart::Padded)
         {
-            self.pad(index, placed, sources);
+            match self.columns[index].spec.is_list() {
+                true => self.join(index, placed, sources),
+                false => self.pad(index, placed, sources),
+            }
         }
         self.rows.recycle();
         Ok(placed)
@@ -173,6 +184,22 @@ impl Slot {
             };
             pad(spec, *fill, self.written(*from, index).unwrap_or(&nothing), longest, out);
         }
+    }
+
+    /// Writes the images of all rows one after another.
+    fn join(&self, index: usize, placed: &PlacedColumn, sources: &[Option<usize>]) {
+        let mut offset = placed.offset;
+        for row in sources.iter().filter_map(|from| self.written(*from, index)) {
+            let bytes = row.bytes();
+            // SAFETY: rows are disjoint ranges inside `padded`, which was sized for their sum. No row is lent and no batch holds
+            // this slot, so nothing else uses it.
+            let out = unsafe { std::slice::from_raw_parts_mut(self.padded.at(offset).as_ptr(), bytes.len()) };
+            out.copy_from_slice(bytes);
+            offset += bytes.len();
+        }
+        let expected =
+            placed.rows * placed.shape.iter().product::<usize>() * self.columns[index].spec.dtype.bytes();
+        assert_eq!(offset - placed.offset, expected, "rows have the bytes of their images");
     }
 
     fn written(&self, row: Option<usize>, column: usize) -> Option<&RaggedRow> {
@@ -421,6 +448,48 @@ mod tests {
         assert_eq!((placed.shape, placed.lengths, values), (vec![1], Some(vec![0; 3]), vec![-1.0; 3]));
         let (placed, _) = run([3000, 1, 1], &own);
         assert_eq!(placed.shape, [3000], "the memory grew");
+    }
+
+    #[test]
+    fn lists_of_images_are_joined_next_to_padded_rows() {
+        let list = column(TensorSpec::new(DType::U8, [1, 2, 3], Layout::Hwc).list());
+        let ragged = column(TensorSpec::new(DType::F32, [0], Layout::T).ragged(0));
+        let mut slot = slot(vec![list.clone(), ragged, list], 0).unwrap();
+        let mut run = |counts: [usize; 3], sources: &[Option<usize>]| -> Vec<(PlacedColumn, Vec<u8>)> {
+            slot.begin(3).unwrap();
+            for (row, count) in counts.into_iter().enumerate() {
+                let mut memory = slot.take_row(row);
+                for column in [0, 2] {
+                    let RowPlace::Ragged(out) = memory.column(column).unwrap() else { panic!("not ragged") };
+                    out.raw(count, count * 6).fill((10 * column + row) as u8);
+                }
+                let RowPlace::Ragged(out) = memory.column(1).unwrap() else { panic!("not ragged") };
+                out.f32s(count, count).fill(row as f32);
+                slot.give_row(row, memory);
+            }
+            let placed = slot.finish(sources).unwrap();
+            let bytes = |placed: PlacedColumn| {
+                let start = slot.memory(placed.part).at(placed.offset).as_ptr();
+                let bytes = placed.rows * placed.shape.iter().product::<usize>();
+                // SAFETY: the slot is finished and holds these rows.
+                let bytes = unsafe { std::slice::from_raw_parts(start, bytes) }.to_vec();
+                (placed, bytes)
+            };
+            placed.into_iter().map(bytes).collect()
+        };
+        let repeated = |rows: &[(u8, usize)]| -> Vec<u8> {
+            rows.iter().flat_map(|(value, count)| vec![*value; count * 6]).collect()
+        };
+        let found = run([2, 0, 1], &[Some(0), Some(1), Some(2)]);
+        let shapes: Vec<_> = found.iter().map(|(placed, _)| (placed.rows, placed.shape.clone())).collect();
+        assert_eq!(shapes, [(3, vec![1, 2, 3]), (3, vec![2]), (3, vec![1, 2, 3])]);
+        assert_eq!(found[0].1, repeated(&[(0, 2), (2, 1)]));
+        assert_eq!(found[2].1, repeated(&[(20, 2), (22, 1)]));
+        let found = run([2, 0, 1], &[Some(0), Some(0), None]);
+        assert_eq!(found[0].0.lengths, Some(vec![2, 2, 0]));
+        assert_eq!(found[0].1, repeated(&[(0, 4)]));
+        let found = run([0, 0, 0], &[Some(0), Some(1), Some(2)]);
+        assert_eq!((found[2].0.rows, found[2].0.lengths.clone()), (0, Some(vec![0; 3])));
     }
 
     #[test]

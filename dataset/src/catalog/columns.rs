@@ -101,6 +101,16 @@ fn is_binary(kind: &DataType) -> bool {
     matches!(kind, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
+/// Returns whether values of this type are lists of encoded bytes, which are metadata until a map reads them.
+pub(crate) fn is_list_of_encoded(kind: &DataType) -> bool {
+    match kind {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            is_binary(item.data_type()) || encoded_struct(item).is_some()
+        }
+        _ => false,
+    }
+}
+
 /// For a `struct<bytes, path>`, returns the index of `bytes` and all children. `path` may be missing and `sampling_rate` may
 /// be present; any other child makes it another struct.
 fn encoded_struct(field: &Field) -> Option<(usize, &Fields)> {

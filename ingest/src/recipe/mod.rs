@@ -6,6 +6,7 @@
 
 mod carrying;
 mod joint;
+mod lists;
 mod spec;
 mod views;
 
@@ -171,8 +172,8 @@ impl Recipe {
     /// # Errors
     /// `BadConfig` for a column that does not exist or holds neither encoded bytes nor text (boxes, keypoints: lists of numbers),
     /// two maps of one output, an empty key, boxes without an image, a crop by boxes without boxes, a transform of a column that its
-    /// joint map does not decode, views of several columns or decoders, a view with the name of a column, or a chain that does not
-    /// compile; storage's errors.
+    /// joint map does not decode, views of several columns or decoders, a view with the name of a column, lists of images in views,
+    /// joint maps or together with functions, or a chain that does not compile; storage's errors.
     pub fn compile(&self) -> Result<Vec<Map>> {
         let reader = self.dataset.block_reader(); // of the chosen columns only
         let schema = reader.schema();
@@ -180,6 +181,7 @@ impl Recipe {
         check_mapped(schema, decoded.map(|map| map.column.as_str()))?;
         let needs = self.maps.iter().flat_map(|map| map.ops.needs());
         let resources = self.resources.load(&self.dataset, needs)?;
+        lists::check(&self.maps, schema)?;
         let views = views::compile(&self.maps, schema)?;
         let mut maps: Vec<Map> = Vec::new();
         for (index, map) in self.maps.iter().enumerate() {
@@ -208,13 +210,16 @@ impl Recipe {
                 }
                 (None, None) => match &views[index] {
                     Some(views) => views.chain(index)?,
-                    None => ops.compile_with(&resources)?.with_salt(salt),
+                    None => lists::chain_of(map, schema, ops.compile_with(&resources)?.with_salt(salt))?,
                 },
             };
             let (column, output, views) = (column.clone(), output.clone(), views[index].clone());
             maps.push(Map { column, output, chain: Arc::new(chain), partner, along, crop_boxes, views });
         }
-        Ok(maps)
+        match maps.iter().find(|map| map.chain.reads_lists()).filter(|_| self.functions.is_some()) {
+            Some(map) => Err(lists::with_functions(&map.output)),
+            None => Ok(maps),
+        }
     }
 
     /// Returns the unmapped columns, which are delivered along with the results of `maps`.

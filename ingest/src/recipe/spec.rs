@@ -63,6 +63,10 @@ pub struct MapSpec {
     /// The views of which the result is one, or several: they are decoded together. Left out of the JSON likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub view: Option<ViewSpec>,
+    /// The most images of a sample, if the column has lists of images; `None`: [`Chain::MAX_IMAGES`](feedstock_ops::Chain::MAX_IMAGES).
+    /// Left out of the JSON likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_images: Option<u32>,
 }
 
 /// What makes a map one of several views of an image.
@@ -116,6 +120,7 @@ impl MapSpec {
             annotation: None,
             along: None,
             view: None,
+            max_images: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The columns of blocks: which of them are mapped, and which ride along into batches as Arrow arrays.
 
+use crate::images::is_list_of_images;
 use crate::run::job::Map;
 use crate::value::is_mappable;
 use crate::{Error, Result};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// Checks that there is something to map in each of `columns`.
 ///
 /// # Errors
-/// `BadConfig` for a column that is not in the schema, or holds neither encoded bytes nor text.
+/// `BadConfig` for a column that is not in the schema, or holds neither encoded bytes, lists of images nor text.
 pub(crate) fn check_mapped<'a>(schema: &Schema, columns: impl IntoIterator<Item = &'a str>) -> Result<()> {
     let named = |wanted: fn(&DataType) -> bool| {
         let fields = schema.fields().iter().filter(|field| wanted(field.data_type()));
@@ -22,28 +23,33 @@ pub(crate) fn check_mapped<'a>(schema: &Schema, columns: impl IntoIterator<Item 
     };
     for column in columns {
         let problem = match schema.field_with_name(column) {
-            Ok(field) if is_mappable(field.data_type()) => continue,
+            Ok(field) if is_mappable(field.data_type()) || is_list_of_images(field.data_type()) => continue,
             Ok(field) => format!("column '{column}' cannot be mapped: it holds {}", field.data_type()),
             Err(_) => format!("column '{column}' cannot be mapped: it does not exist"),
         };
-        let message = format!(
+        let mut message = format!(
             "{problem}; this data set has encoded bytes in: {}; text in: {}",
             named(|data_type| *data_type == DataType::BinaryView),
             named(|data_type| is_mappable(data_type) && *data_type != DataType::BinaryView)
         );
+        let lists = named(is_list_of_images);
+        if !lists.is_empty() {
+            message.push_str("; lists of images in: ");
+            message.push_str(&lists);
+        }
         return Err(Error::config(message));
     }
     Ok(())
 }
 
-/// The columns that ride along, after checking that every map has a column to read: all but the payloads that were
-/// mapped and what a result of the same name replaces.
+/// The columns that ride along, after checking that every map has a column to read: all but the payloads and lists of images that
+/// were mapped and what a result of the same name replaces.
 pub(crate) fn unmapped(schema: &SchemaRef, dataset: &Dataset, maps: &[Map]) -> Result<SchemaRef> {
     let catalog = dataset.catalog();
     check_mapped(schema, maps.iter().filter(|map| !map.chain.annotates()).map(|map| map.column.as_str()))?;
-    let rides = |name: &str| {
-        maps.iter().all(|map| map.output != name && (map.column != name || !catalog.is_payload(name)))
-    };
+    let consumes = |map: &Map| catalog.is_payload(&map.column) || map.chain.reads_lists();
+    let rides =
+        |name: &str| maps.iter().all(|map| map.output != name && (map.column != name || !consumes(map)));
     let rest = schema.fields().iter().filter(|field| rides(field.name()));
     Ok(Arc::new(Schema::new(rest.cloned().collect::<Vec<_>>())))
 }

@@ -4,6 +4,7 @@ pub(crate) mod columns;
 pub(crate) mod driver;
 pub(crate) mod engine;
 pub(crate) mod handle;
+pub(crate) mod images;
 pub(crate) mod job;
 pub(crate) mod joint;
 pub(crate) mod large;

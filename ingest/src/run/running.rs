@@ -3,6 +3,7 @@
 use crate::memory::row::{RowMemory, RowPlace};
 use crate::pool::Task;
 use crate::run::columns::gather;
+use crate::run::images::write_images;
 use crate::run::job::{Destination, Finished, Map, Sink};
 use crate::run::joint::{DrawnCrop, Fault, check_size, write_annotation};
 use crate::run::large::{Loan, too_large};
@@ -193,30 +194,34 @@ impl<D: Destination> RunningStep<D> {
             if map.views.as_ref().is_some_and(|views| !views.begins(index)) {
                 continue; // made with the first of the views
             }
-            let encoded = value(&source.block.rows, &map.column, source.block_row).map_err(|problem| {
-                about(Error::new(
-                    ErrorKind::BadSample,
-                    format!("{}: {problem}; correct the file or set on_error=skip", name()),
-                ))
-            })?;
-            if let Some(partner) = map.partner.map(|partner| &self.context.maps[partner])
-                && let Ok(other) = value(&source.block.rows, &partner.column, source.block_row)
-            {
-                check_size((map, encoded), (partner, other)).map_err(|e| about(e.context(name())))?;
-            }
             let rows = self.context.rows.as_ref().and_then(|rows| rows.of(index));
-            if let Some((rows, column)) = rows {
-                let known = rows.get(column, planned.sample);
-                if known.is_some() || rows.has_room(planned.sample) {
-                    scratch.note_rows(known);
+            let written = if map.chain.reads_lists() {
+                write_images(map, of, seed, scratch, memory.column(index)?)
+            } else {
+                let encoded = value(of.0, &map.column, of.1).map_err(|problem| {
+                    about(Error::new(
+                        ErrorKind::BadSample,
+                        format!("{}: {problem}; correct the file or set on_error=skip", name()),
+                    ))
+                })?;
+                if let Some(partner) = map.partner.map(|partner| &maps[partner])
+                    && let Ok(other) = value(of.0, &partner.column, of.1)
+                {
+                    check_size((map, encoded), (partner, other)).map_err(|e| about(e.context(name())))?;
                 }
-            }
-            let written = match &map.views {
-                Some(views) => views.apply(encoded, seed, scratch, memory),
-                None => match memory.column(index)? {
-                    RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
-                    RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
-                },
+                if let Some((rows, column)) = rows {
+                    let known = rows.get(column, planned.sample);
+                    if known.is_some() || rows.has_room(planned.sample) {
+                        scratch.note_rows(known);
+                    }
+                }
+                match &map.views {
+                    Some(views) => views.apply(encoded, seed, scratch, memory),
+                    None => match memory.column(index)? {
+                        RowPlace::Fixed(out) => map.chain.apply(encoded, seed, scratch, out),
+                        RowPlace::Ragged(out) => map.chain.apply_ragged(encoded, seed, scratch, out),
+                    },
+                }
             };
             if let Some((rows, column)) = rows
                 && let Some(index) = scratch.take_rows()

@@ -279,15 +279,22 @@ fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: FinishedRows) -> Result
     for (column, spec) in specs.iter().enumerate() {
         let parts: Vec<&[u8]> = (0..count).map(|row| rows.body.part(row, column)).collect();
         let width = spec.dtype.bytes();
-        let offsets = OffsetBuffer::from_lengths(parts.iter().map(|part| part.len() / width));
+        let elements = parts.iter().map(|part| part.len()).sum::<usize>() / width;
         let data = arrow::array::ArrayData::builder(element(spec.dtype))
-            .len(parts.iter().map(|part| part.len()).sum::<usize>() / width)
+            .len(elements)
             .add_buffer(Buffer::from_vec(parts.concat()))
             .align_buffers(true)
             .build()
             .map_err(bug)?;
         let item = Arc::new(Field::new("item", element(spec.dtype), false));
         if spec.is_ragged() {
+            if i32::try_from(elements).is_err() {
+                let message = format!(
+                    "a batch of {elements} elements, over the 2^31 of one array; lower the batch size"
+                );
+                return Err(Error::config(message));
+            }
+            let offsets = OffsetBuffer::from_lengths(parts.iter().map(|part| part.len() / width));
             arrays.push(Arc::new(ListArray::try_new(item, offsets, make_array(data), None).map_err(bug)?));
             let lengths = rows.heads.iter().map(|head| i64::try_from(head.lengths[ragged]).ok());
             arrays.push(Arc::new(lengths.collect::<Int64Array>()));

@@ -45,6 +45,8 @@ mod hostile_samples;
 #[cfg(all(feature = "audio", feature = "image"))]
 mod limits;
 #[cfg(feature = "image")]
+mod lists;
+#[cfg(feature = "image")]
 mod modes;
 #[cfg(all(feature = "audio", feature = "image"))]
 mod op_info;

@@ -377,6 +377,7 @@ class Dataset(Selecting, Looking):
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,
+        max_images: int | None = None,
     ) -> Pipeline[FromOutput]:
         raise NotImplementedError
 

@@ -28,7 +28,8 @@ class MapDescription:
     layout: str
 
     def __str__(self) -> str:
-        lengths = ", ".join("T" if length is None else str(length) for length in self.shape)
+        unknown = "N" if self.layout in ("hwc", "chw", "hw") else "T"  # images of a list, or time
+        lengths = ", ".join(unknown if length is None else str(length) for length in self.shape)
         ops = ", ".join(json.loads(op.to_json())["op"] for op in self.ops)
         source = self.column if self.output == self.column else f"{self.output} of {self.column}"
         return f"{source}: {self.column_type} → {self.dtype} [{lengths}] by {ops}"

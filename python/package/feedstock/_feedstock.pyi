@@ -31,9 +31,13 @@ class Tensor:
         """The element type in numpy's and torch's spelling: ``uint8``, ``float32``, ``int64`` …"""
     @property
     def lengths(self) -> list[int] | None:
-        """The lengths of the rows along ``padded_axis`` (samples, frames, tokens); None if all rows have one length."""
+        """The lengths of the rows along ``padded_axis`` (samples, frames, tokens), or the number of images of each row.
+
+        None if all rows have one length.
+        """
     @property
-    def padded_axis(self) -> int | None: ...
+    def padded_axis(self) -> int | None:
+        """The axis along which short rows are padded; None for fixed lengths and for lists of images."""
     @property
     def nbytes(self) -> int: ...
     @property
@@ -172,6 +176,7 @@ class Pipeline:
         pad_value: float,
         key: str | None = None,
         joint: str | None = None,
+        max_images: int | None = None,
     ) -> Pipeline: ...
     def views(self, column: str, decode: str, views: Sequence[tuple[str, int | None, str]]) -> Pipeline: ...
     def annotate(

@@ -56,6 +56,7 @@ class Pipeline(Order[R], Forecasts[R]):
         output: str | None = None,
         pad_value: float = 0.0,
         key: str | None = None,
+        max_images: int | None = None,
     ) -> Self:
         """Runs the encoded bytes or text of ``column`` through ops, sample by sample, on the pipeline's threads.
 
@@ -69,9 +70,13 @@ class Pipeline(Order[R], Forecasts[R]):
         Several crops of an image, which is decoded once, are ``fs.views({…})`` after ``fs.decode_image()``. The results
         have the names of the views, so such a map has no ``output``, ``pad_value`` and ``key``.
 
+        If ``column`` has a list of encoded images for each sample, the ops run on every image, with independent random
+        numbers. The tensor [images of all rows, height, width, 3] has the images of row 0, then those of row 1 and so
+        on; ``<output>_length`` has their number in each row. See ``docs/python/lists.md``.
+
         Args:
-            column: A column of encoded images, audio or text; or a dict of ``fs.image``, ``fs.mask``, ``fs.boxes`` and
-                ``fs.keypoints`` by column.
+            column: A column of encoded images, lists of images, audio or text; or a dict of ``fs.image``, ``fs.mask``,
+                ``fs.boxes`` and ``fs.keypoints`` by column.
             *ops: The ops, in order, such as ``fs.decode_image()``; lists of ops are joined. ``fs.views`` may be the
                 last.
             output: The name of the resulting tensor [rows, …]; default: ``column``. It must not be the name of another
@@ -82,6 +87,8 @@ class Pipeline(Order[R], Forecasts[R]):
                 columns they read: the same crop of an image and of its mask. Default: the first map of a column draws
                 as the only one would; each further map draws by the name of its output, so that two random crops of
                 one image differ.
+            max_images: The most images of a sample, for columns of lists of images; default 256. A sample with more is
+                a bad sample.
 
         Raises:
             ConfigError: An argument is not valid. Names of columns are checked when a loader is made.
@@ -100,7 +107,13 @@ class Pipeline(Order[R], Forecasts[R]):
             )
         if key is not None and (not isinstance(key, str) or not key):
             raise ConfigError(f"key must be a non-empty string; got {key!r}")
+        if max_images is not None and whole("max_images", max_images, 1) >= 2**32:
+            raise ConfigError(f"max_images must be below 2**32; got {max_images}")
         plain, views = split(ops)
+        if max_images is not None and (isinstance(column, Mapping) or views is not None):
+            raise ConfigError(
+                "max_images is for a column of lists of images, which is mapped alone and without fs.views"
+            )
         if isinstance(column, Mapping):
             if views is not None:
                 raise ConfigError(
@@ -127,6 +140,7 @@ class Pipeline(Order[R], Forecasts[R]):
             ops=chain_json(plain),
             pad_value=number("pad_value", pad_value),
             key=key,
+            max_images=max_images,
         )
 
     def _map_jointly(

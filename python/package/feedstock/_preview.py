@@ -106,11 +106,12 @@ def _tile(
 ) -> str:
     images, facts = [], [f"sample {batch['sample_ids'][0]}"]
     for name, values in batch.items():
-        value = values[0]
         if name in ("sample_ids", "valid"):
             continue
+        is_list = name in layouts and f"{name}_length" in batch
+        value = values if is_list else values[0]  # all images of a list are of this sample
         if name in layouts:
-            views = value if value.ndim == 4 else [value]
+            views = value if is_list or value.ndim == 4 else [value]
             images += [] if reason is not None else [_shown_image(name, one, layouts[name]) for one in views]
         elif isinstance(value, bytes):
             image = as_image(value)

@@ -212,6 +212,7 @@ impl Pipeline {
         }
         self.check_joint(options)?;
         self.check_views(options)?;
+        check_lists(options, columns)?;
         let mapped: Vec<MappedColumn<'_>> = columns
             .iter()
             .zip(&self.recipe.maps)
@@ -310,4 +311,22 @@ impl Pipeline {
             None => engine,
         })
     }
+}
+
+/// Refuses what a device cannot do to lists of images.
+fn check_lists(options: &DeviceOptions, columns: &[Column]) -> Result<()> {
+    let lists = || columns.iter().filter(|column| column.spec.is_list()).map(|column| &column.name);
+    let Some(list) = lists().next() else { return Ok(()) };
+    let problem = if options.nvjpeg > 0.0 {
+        format!("nvjpeg: '{list}' has lists of images, which CPUs decode; leave out nvjpeg")
+    } else if options.fixed_addresses {
+        format!("fixed addresses: '{list}' has lists of images, so batches differ in shape; leave them out")
+    } else if let Some((name, _)) = options.finish.iter().find(|(name, _)| lists().any(|list| list == name)) {
+        format!(
+            "finish of '{name}', which has lists of images: a device finishes single images; put the ops into the map"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::config(problem))
 }

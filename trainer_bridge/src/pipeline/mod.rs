@@ -84,6 +84,10 @@ impl Pipeline {
 
     /// Runs each sample's encoded bytes or text in `column` through a chain of ops. The result is the batch's tensor of the
     /// same name. Columns without a map stay unchanged, encoded bytes included.
+    ///
+    /// If the column has a list of encoded images for each sample, the chain runs on every image, with independent random draws.
+    /// The tensor then has the images of all rows one after another, and [`Tensor::lengths`](crate::Tensor::lengths) their number
+    /// in each row.
     #[must_use]
     pub fn map(self, column: &str, ops: impl Into<ChainSpec>) -> Self {
         self.map_as(column, column, ops)
@@ -189,6 +193,17 @@ impl Pipeline {
     #[must_use]
     pub fn key(mut self, output: &str, key: &str) -> Self {
         self.map_of(output, "key").key = Some(key.to_owned());
+        self
+    }
+
+    /// Sets the most images of a sample for the tensor `output` of an earlier map of lists of images. A sample with more is bad.
+    /// Default: [`Chain::MAX_IMAGES`](feedstock_ops::Chain::MAX_IMAGES), 256.
+    ///
+    /// # Panics
+    /// If no map has that output.
+    #[must_use]
+    pub fn max_images(mut self, output: &str, images: u32) -> Self {
+        self.map_of(output, "max_images").max_images = Some(images);
         self
     }
 

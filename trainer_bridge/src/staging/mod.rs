@@ -43,6 +43,8 @@ mod stage;
 #[cfg(test)]
 mod decoding_tests;
 #[cfg(test)]
+mod lists_tests;
+#[cfg(test)]
 mod tests;
 
 pub use options::DeviceOptions;

@@ -305,7 +305,8 @@ impl Filling<'_> {
             // its earlier users come earlier in the stream.
             unsafe {
                 driver.copy_in(base.at(layout.staged_from), staged, layout.staged.len(), copying)?;
-                for Copied { from, offset, bytes } in &layout.copies {
+                // Columns of lists may be empty.
+                for Copied { from, offset, bytes } in layout.copies.iter().filter(|copied| copied.bytes > 0) {
                     let from = match from {
                         CopySource::Column(tensor, from) => sources.tensors[*tensor].as_ptr().add(*from),
                         CopySource::Staged(from) => sources.staging.start().add(*from),

@@ -124,7 +124,7 @@ pub(super) fn next(batches: &mut RankIterator) -> Batch {
 }
 
 /// Makes `stream` use all of a batch, at some later time.
-fn consume(driver: &Simulated, batch: &Batch, expected: &HashMap<String, Vec<u8>>, stream: u64) {
+pub(super) fn consume(driver: &Simulated, batch: &Batch, expected: &HashMap<String, Vec<u8>>, stream: u64) {
     batch.use_on(StreamHandle(stream)).unwrap();
     for (name, bytes) in expected {
         let tensor = batch.device_tensor(name).unwrap();

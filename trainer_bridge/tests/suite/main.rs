@@ -17,6 +17,7 @@ mod fleet_joining;
 #[path = "../../../ops/tests/support/hostile.rs"]
 mod hostile;
 mod large_samples;
+mod lists;
 mod loader;
 mod memory_bound;
 mod memory_files;

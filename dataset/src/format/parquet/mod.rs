@@ -34,7 +34,7 @@ use super::listing::Sources;
 use super::partitions::note_partitions;
 use super::units::UnitRows;
 use crate::cache::RangeReader;
-use crate::catalog::columns::{Mapping, Origin, map_columns, view_schema};
+use crate::catalog::columns::{Mapping, Origin, is_list_of_encoded, map_columns, view_schema};
 use crate::catalog::{Content, Draft, Objects};
 use crate::payload::own_views;
 use crate::{Error, ErrorKind, Layout, ObjectRef, Result, Storage};
@@ -158,7 +158,8 @@ async fn catalog(mut sources: Sources, with: &Cataloguing<'_>) -> Result<Draft> 
     }
     let mapping = map_columns(&source_schema, &found.class_names)?;
     let mut notes = sources.notes;
-    if mapping.payload.is_empty() {
+    let has_lists = mapping.schema.fields().iter().any(|field| is_list_of_encoded(field.data_type()));
+    if mapping.payload.is_empty() && !has_lists {
         notes.push(
             "no column holds encoded bytes; if one names files, open it with the layout manifest".into(),
         );

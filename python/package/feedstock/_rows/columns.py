@@ -80,6 +80,11 @@ class Rows:
                 continue
             tensor = batch[name]
             if tensor.lengths is not None:
+                if tensor.padded_axis is None:
+                    raise ConfigError(
+                        f"map_rows: {name!r} has lists of images, which functions of rows do not get; use map_python, "
+                        "which gets whole batches"
+                    )
                 rows.lengths[name] = (tensor.padded_axis - 1, tensor.lengths)
         return rows
 

@@ -20,7 +20,7 @@ pub struct Column {
     pub shape: Vec<usize>,
     /// Elements from one entry of an axis to the next.
     pub strides: Vec<usize>,
-    /// The length of each row along `padded_axis`.
+    /// The length of each row along `padded_axis`; without such an axis, the number of images of each row in a list.
     pub lengths: Option<Arc<[usize]>>,
     /// The axis along which short rows are padded.
     pub padded_axis: Option<usize>,
@@ -87,7 +87,8 @@ impl DeviceTensor {
         &self.column.strides
     }
 
-    /// Returns the length of each row along [`padded_axis`](Self::padded_axis).
+    /// Returns the length of each row along [`padded_axis`](Self::padded_axis). For lists of images, which have no such axis, it
+    /// returns the number of images of each row.
     pub fn lengths(&self) -> Option<&[usize]> {
         self.column.lengths.as_deref()
     }

@@ -89,7 +89,8 @@ impl BufferLayout {
             let (rows, offset) = match split {
                 None => {
                     let bytes = tensor.byte_len();
-                    let offset = layout.reserve(bytes)?;
+                    // Lists may have no images; their column has another offset than the next one all the same.
+                    let offset = layout.reserve(bytes.max(1))?;
                     layout.copies.push(Copied { from: CopySource::Column(index, 0), offset, bytes });
                     (MappedRows::new(tensor), offset)
                 }
