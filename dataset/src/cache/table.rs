@@ -130,7 +130,7 @@ impl Table {
         Ok(())
     }
 
-    /// Halves the table while few of its slots are in use. If that is not possible, it stays as it is.
+    /// Halves the table while few of its slots are in use. If that is not possible, it stays unchanged.
     fn shrink(&mut self) {
         let Some(file) = &self.file else { return };
         while !self.stays
