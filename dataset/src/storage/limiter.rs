@@ -77,16 +77,17 @@ impl Limiter {
 
     /// Waits for its turn.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Permit {
-        self.acquire_in(|state| &mut state.waiting).await
+        self.acquire_in(false, |state| &mut state.waiting).await
     }
 
     /// Waits for the next permit that is free, before all callers of [`acquire`](Self::acquire).
     pub(crate) async fn acquire_urgently(self: &Arc<Self>) -> Permit {
-        self.acquire_in(|state| &mut state.urgent).await
+        self.acquire_in(true, |state| &mut state.urgent).await
     }
 
     async fn acquire_in(
         self: &Arc<Self>,
+        is_urgent: bool,
         queue: impl Fn(&mut State) -> &mut VecDeque<oneshot::Sender<Permit>>,
     ) -> Permit {
         let mut permit = loop {
@@ -103,23 +104,28 @@ impl Limiter {
                 break permit;
             }
         };
-        while let Some(until) = self.rests_until() {
-            sleep_until(until).await;
-        }
-        self.turn().await;
+        self.turn(is_urgent).await;
         permit.started = self.now();
         permit
     }
 
-    /// Waits until the rate that the store allows has a turn for one more request. One caller at a time does, so that no turn is
-    /// taken in advance at a rate that is too high by then.
-    async fn turn(&self) {
-        if !self.lock().rate.is_limited() {
-            return;
-        }
-        let _others_wait = self.turns.lock().await;
-        while let Err(turn) = self.take_turn() {
-            sleep_until(self.origin + turn).await;
+    /// Waits until the limiter does not rest, and the rate that the store allows has a turn for one more request. One caller at a time
+    /// waits for a turn, so that none is taken in advance at a rate that is too high by then; urgent ones do not wait for the others.
+    /// A future that waits here must be polled until it is done or dropped, since others wait for it.
+    async fn turn(&self, is_urgent: bool) {
+        let is_limited = self.lock().rate.is_limited();
+        let _others_wait = match is_limited && !is_urgent {
+            true => Some(self.turns.lock().await),
+            false => None,
+        };
+        loop {
+            while let Some(until) = self.rests_until() {
+                sleep_until(until).await;
+            }
+            match self.take_turn() {
+                Ok(()) => return,
+                Err(turn) => sleep_until(self.origin + turn).await,
+            }
         }
     }
 
@@ -294,6 +300,23 @@ mod tests {
         assert_eq!(began.elapsed().as_millis(), 1_000);
         tokio::join!(limiter.acquire(), limiter.acquire_urgently(), async { drop(held) });
         assert_eq!(began.elapsed().as_millis(), 8_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn urgent_callers_wait_for_a_turn_or_two_and_all_for_a_rest() {
+        let (limiter, second) = (self::limiter(256), Duration::from_secs(1));
+        limiter.record(limiter.now(), Event::Throttled); // 90 a second remain
+        let began = Instant::now();
+        let others = futures::future::join_all((0..90).map(|_| async { drop(limiter.acquire().await) }));
+        let urgent = async {
+            tokio::time::sleep(second / 10).await;
+            drop(limiter.acquire_urgently().await);
+            let urgent = began.elapsed();
+            assert!(urgent < second / 10 + 3 * second / 90, "{urgent:?}");
+            limiter.rest(7 * second); // for all that wait for turns, too
+        };
+        tokio::join!(others, urgent);
+        assert!((75 * second / 10..82 * second / 10).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 
     /// No caller has taken a turn in advance at the old rate.

@@ -4,8 +4,9 @@
 //! 30 ms each still send 1,000 a second, and a store that serves 200 refuses most of them. So a process that was refused also
 //! limits its rate. [`Limit`] decides what the rate is; this file issues the turns.
 //!
-//! A turn that no caller takes is lost, and the rate rises only while callers wait for turns. So a process that needs less than its
-//! share saves nothing up, and does not send a burst later. A pure state machine: times are arguments.
+//! A turn that no caller takes is lost, and the rate rises to at most [`OF_DEMAND`] times what callers have taken lately. So a process
+//! that needs less than its share saves nothing up and knows the limit still, within this factor. A pure state machine: times are
+//! arguments.
 
 #[cfg(test)]
 mod crowd;
@@ -17,8 +18,11 @@ use std::time::Duration;
 /// A first refusal sets the limit to no less than this, in requests per second: a store is quickly refused again if it serves
 /// less, and a process that has just begun has few answers to go by.
 const FIRST_MIN: f64 = 100.0;
-/// A turn that is taken this late counts as waited for: timers and busy threads wake up late.
+/// The next turn counts from when this one was due, if it is taken this late: timers and busy threads wake up late.
 const LATENESS: Duration = Duration::from_millis(10);
+/// The rate rises to at most this multiple of the turns taken lately. A refusal beyond the plateau leaves a fifth ([`limit::BACK`]), so
+/// a single one at random does not slow the process down.
+const OF_DEMAND: f64 = 1.0 / limit::BACK;
 
 /// When the next request may start.
 #[derive(Debug, Default)]
@@ -27,6 +31,7 @@ pub(super) struct RequestRate {
     limit: Option<Limit>,
     /// When the last turn was due.
     last: Duration,
+    turns: Recent,
     answers: Recent,
     /// When the first request was answered.
     first_answer: Option<Duration>,
@@ -41,16 +46,17 @@ impl RequestRate {
     /// Takes the next turn if it has come, else returns when it comes at the current rate.
     pub(super) fn take_turn(&mut self, now: Duration) -> Result<(), Duration> {
         let Some(limit) = &mut self.limit else { return Ok(()) };
-        let interval = Duration::from_secs_f64(1.0 / limit.rate());
+        let rate = limit.rate();
+        let interval = Duration::from_secs_f64(1.0 / rate);
         let turn = self.last + interval;
         if turn > now {
             return Err(turn);
         }
-        let was_waited_for = now - turn <= LATENESS;
-        if was_waited_for {
+        self.turns.add(now);
+        if rate <= OF_DEMAND * self.turns.per_s(now) {
             limit.grow(interval);
         }
-        self.last = if was_waited_for { turn } else { now };
+        self.last = if now - turn <= LATENESS { turn } else { now };
         Ok(())
     }
 
@@ -157,6 +163,31 @@ mod tests {
         assert_eq!(rate.take_turn(s(10.0) + turn), Ok(()));
         let turns = turns(&mut rate, s(10.0) + turn, s(11.0));
         assert!((178..195).contains(&turns), "{turns}");
+    }
+
+    /// Callers come at random, at half the rate of turns.
+    #[test]
+    fn a_process_that_needs_half_of_its_share_still_knows_the_limit() {
+        for (per_s, answered) in [(100.0, 200), (60.0, 120), (100.0, 1000)] {
+            let mut rate = RequestRate::default();
+            for i in 0..10 * answered {
+                rate.on_answer(s(f64::from(i) / f64::from(answered)));
+            }
+            rate.on_refusal(s(10.0), s(9.9));
+            let (mut now, mut random) = (10.0, 1_u64);
+            while now < 1_000.0 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let uniform = ((random >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+                now -= uniform.ln() / per_s;
+                while let Err(turn) = rate.take_turn(s(now)) {
+                    now = turn.as_secs_f64() + 1e-6;
+                }
+            }
+            let turns = f64::from(turns(&mut rate, s(1_000.0), s(1_000.1))) / 0.1;
+            let most = f64::from(answered).max(1.5 * OF_DEMAND * per_s);
+            assert!(turns < most, "{turns} turns a second at a demand of {per_s} and a limit of {answered}");
+        }
     }
 
     #[test]

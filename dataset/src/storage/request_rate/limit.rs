@@ -10,7 +10,7 @@
 //!   │        refused                                  ╱ 2 times, 16 times, …
 //!   │  ─────────╮           ______________ plateau ──╯
 //!   │           ╰ − 10 % ──╯
-//!   └────────────────────────────────────────────────────▶ time in which callers waited for turns
+//!   └────────────────────────────────────────────────────▶ time in turns that were taken
 //! ```
 //! - A refusal takes [`DROP`] of the rate, at most once per round trip. The rate returns to the refused one along a cubic, as in
 //!   CUBIC, and reaches it at the end of the plateau. Then it rises ever faster: 2 times after half a plateau, 16 times after one.
@@ -33,7 +33,7 @@ use std::time::Duration;
 /// The part of the rate that a refusal takes away.
 const DROP: f64 = 0.1;
 /// A refusal after the plateau leaves at least this part of the rate.
-const BACK: f64 = 0.2;
+pub(super) const BACK: f64 = 0.2;
 /// The shortest plateau, in seconds.
 const PLATEAU_MIN_S: f64 = 2.0;
 /// The longest plateau, in seconds.
@@ -77,7 +77,7 @@ pub(super) struct Limit {
     refused: f64,
     /// When the rate was lowered last.
     at: Duration,
-    /// For how long callers have waited for turns since.
+    /// The time of the turns that were taken since.
     grown_s: f64,
     /// The rate of the plateau before the fall, if there is one.
     usual: f64,
@@ -150,7 +150,7 @@ impl Limit {
         1.0 + DOUBLING * (self.goal() / self.refused).log2().sqrt()
     }
 
-    /// Records that callers have waited for a turn for `time`.
+    /// Records a turn of this length.
     pub(super) fn grow(&mut self, time: Duration) {
         self.grown_s += time.as_secs_f64();
     }
