@@ -39,12 +39,13 @@ pub(super) fn is_free(slot: &[u8], bucket: u64, buckets: u64) -> bool {
     decode(slot).is_none_or(|(key, _)| bucket_of(key, buckets) != bucket)
 }
 
-/// Returns the slots of a bucket whose keys belong to the bucket `of` among `buckets`.
+/// Returns the slots of a bucket whose keys belong to the bucket `of` among `buckets`. They keep their positions.
 pub(super) fn only_of(read: &Bucket, of: u64, buckets: u64) -> Bucket {
     let mut only = [0; BUCKET_BYTES];
-    let belongs = |slot: &&[u8]| decode(slot).is_some_and(|(key, _)| bucket_of(key, buckets) == of);
-    for (to, from) in only.chunks_exact_mut(SLOT_BYTES).zip(read.chunks_exact(SLOT_BYTES).filter(belongs)) {
-        to.copy_from_slice(from);
+    for (to, from) in only.chunks_exact_mut(SLOT_BYTES).zip(read.chunks_exact(SLOT_BYTES)) {
+        if !is_free(from, of, buckets) {
+            to.copy_from_slice(from);
+        }
     }
     only
 }

@@ -2,6 +2,7 @@
 
 use super::entry::DISK_BLOCK_BYTES;
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::Range;
@@ -22,13 +23,12 @@ impl Disk {
 
     /// Whether a hole of one block frees this block at once. Some file systems have no holes, some have larger blocks, and
     /// some free them seconds later, when the cache would have evicted many more entries than needed.
+    ///
+    /// # Errors
+    /// If that is unknown: the test could not be made, as on a full disk or at the limit of open files.
     pub(super) fn makes_holes(self, scratch: &Path) -> io::Result<bool> {
         let made = self.try_hole(scratch);
-        remove_file(scratch)?;
-        match made {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(false),
-            made => made,
-        }
+        remove_file(scratch).and(made)
     }
 
     fn try_hole(self, scratch: &Path) -> io::Result<bool> {
@@ -36,7 +36,17 @@ impl Disk {
         let file = File::create(scratch)?;
         write(&file, 0, &[&BLOCK, &BLOCK, &BLOCK])?;
         let before = allocated(&file.metadata()?);
-        (self.punch)(&file, DISK_BLOCK_BYTES..2 * DISK_BLOCK_BYTES)?;
+        match (self.punch)(&file, DISK_BLOCK_BYTES..2 * DISK_BLOCK_BYTES) {
+            Ok(()) => {}
+            Err(error) if is_full(&error) || is_damage(&error) => return Err(error),
+            Err(error) if matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::Interrupted) => {
+                return Err(error);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the file system of a cache makes no holes");
+                return Ok(false);
+            }
+        }
         Ok(allocated(&file.metadata()?) + DISK_BLOCK_BYTES <= before)
     }
 }
@@ -52,6 +62,18 @@ fn write(file: &File, mut at: u64, parts: &[&[u8]]) -> io::Result<()> {
 fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(fallocate(file, flags, range.start, range.end - range.start)?)
+}
+
+/// Whether an error of reading an entry means that its bytes are lost. With other errors, they may be whole: the process may be at
+/// its limit of open files, out of memory, or not permitted to read.
+pub(super) fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+        || Errno::from_io_error(error) == Some(Errno::IO)
+}
+
+/// Whether an error means that the disk has no room.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Returns the bytes that a file takes on disk, without its holes.

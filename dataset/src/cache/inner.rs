@@ -2,9 +2,9 @@
 //!
 //! Two locks, taken in this order. The folder's is held while space is reserved and bytes are freed for it: writers of all
 //! processes wait for each other. The state's is held for bookkeeping and the table only, so that hits do not wait while
-//! entries are written, holes are punched and files are deleted.
+//! entries are written, holes are punched and files are deleted. The [table](super::table) states what its changes cost.
 
-use super::disk::{Disk, remove_file};
+use super::disk::{Disk, is_damage, remove_file};
 use super::entry::{Extent, Key, Place, check, header, size_on_disk, stored_bytes};
 use super::folder::Folder;
 use super::index::{Admission, Index, Use};
@@ -168,10 +168,17 @@ impl Inner {
             Place::File => fs::read(self.folder.entry(key)),
             Place::Slab(extent) => slab::read(self.folder.part(), extent, stored_bytes(range)),
         };
-        let whole = read.ok().and_then(|read| check(read, key, range));
+        let (whole, is_damaged) = match read {
+            Ok(read) => {
+                let whole = check(read, key, range);
+                let is_damaged = whole.is_none();
+                (whole, is_damaged)
+            }
+            Err(error) => (None, is_damage(&error)),
+        };
         let mut state = self.lock();
         let alone = state.index.let_go(key);
-        if whole.is_some() {
+        if !is_damaged {
             return whole;
         }
         self.damaged.fetch_add(1, Ordering::Relaxed);
@@ -264,7 +271,7 @@ impl Inner {
                 kept
             }
             Target::Slab(extent, _) => {
-                let unused = state.slabs.take_out(key, extent)?; // if that fails, its blocks stay reserved
+                let unused = state.slabs.give_up(key, extent)?; // if that fails, its blocks stay reserved
                 self.free(state, vec![Leaving { key, bytes: size, in_slab: Some(unused) }]).and(kept)
             }
         }

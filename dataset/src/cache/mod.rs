@@ -16,7 +16,10 @@
 //! - A range of a slab is written only while no slot names it, and no thread of this process reads it or punches a hole
 //!   there. A reader in another process accepts bytes only if their slot is the same afterwards ([`slab`], [`others`]).
 //! - A crash leaves at worst a temporary file, or a range of a slab that no slot names. The next owner frees both.
-//! - Hits wait for no write, hole or deletion: these run without the lock that hits take ([`inner`]).
+//! - Hits do not wait while an entry is written, a hole is punched or a file is deleted: these run without the lock that hits
+//!   take ([`inner`]). They do wait for changes of the table. Most changes read one bucket of 4 KiB and write one slot. The change
+//!   that doubles or halves the table rewrites it: at 10⁷ entries, doubling reads 1 GiB and writes 1 GiB. This happens once
+//!   for each doubling or halving of the number of entries ([`table`]).
 //! - Entries whose use has passed are evicted first, then those that the plan needs last (Belady's rule; the future is
 //!   known). An entry that is needed later than all residents is not admitted.
 //! - A full or read-only disk turns caching off for five minutes with a warning; data still flows.

@@ -8,7 +8,7 @@
 //! After this process has used an entry, its slot (or the time of modification of its file) states when it is needed next:
 //! the place in the order (in microseconds since 1970).
 
-use super::disk::remove_file;
+use super::disk::{is_damage, remove_file};
 use super::entry::{Extent, Key, MAX_IN_SLAB_BYTES, check, size_on_disk, stored_bytes};
 use super::{folder, slab, table};
 use bytes::Bytes;
@@ -28,7 +28,7 @@ const READS: u32 = 2;
 pub(super) enum InPart {
     Missing,
     Whole(Bytes),
-    /// It was damaged and is removed; the owner notices at its next read.
+    /// It was damaged and is removed if possible; the owner notices at its next read.
     Damaged,
 }
 
@@ -49,7 +49,8 @@ pub(super) fn read_slab(part: &Path, key: Key, range: &Range<u64>, extent: Exten
         let bytes = match slab::read(part, extent, stored_bytes(range)) {
             Ok(read) => check(read, key, range),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return InPart::Missing, // deleted, or moved by a new owner
-            Err(_) => None,
+            Err(error) if is_damage(&error) => None,
+            Err(_) => return InPart::Missing, // for this process, now
         };
         if table::find(part, key) != Some(extent) {
             return InPart::Missing;
@@ -64,8 +65,12 @@ pub(super) fn read_slab(part: &Path, key: Key, range: &Range<u64>, extent: Exten
 
 fn read_file(part: &Path, key: Key, range: &Range<u64>) -> InPart {
     let path = folder::entry(part, key);
-    let Ok(read) = fs::read(&path) else { return InPart::Missing };
-    check(read, key, range).map_or_else(
+    let whole = match fs::read(&path) {
+        Ok(read) => check(read, key, range),
+        Err(error) if error.kind() != io::ErrorKind::NotFound && is_damage(&error) => None,
+        Err(_) => return InPart::Missing,
+    };
+    whole.map_or_else(
         || {
             log_kept(remove_file(&path));
             InPart::Damaged

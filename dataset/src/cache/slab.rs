@@ -101,7 +101,7 @@ impl Slabs {
     }
 
     /// Returns where an entry of `size` bytes on disk is to be written. The table grows if it has to.
-    /// [`Self::keep`] or [`Self::take_out`] must follow.
+    /// [`Self::keep`] or [`Self::give_up`] must follow.
     pub(super) fn allocate(&mut self, key: Key, size: u64) -> io::Result<(Extent, File)> {
         let blocks =
             u16::try_from(size.div_ceil(DISK_BLOCK_BYTES)).ok().filter(|blocks| *blocks <= SLAB_BLOCKS);
@@ -146,7 +146,7 @@ impl Slabs {
     }
 
     /// Enters a written entry into the table. Returns `false` if the table has no room for its key, or if a process has
-    /// deleted the slab: later entries then go to others.
+    /// deleted the slab: later entries then go to others. If it is not kept, [`Self::give_up`] must follow.
     pub(super) fn keep(&mut self, key: Key, extent: Extent, file: &File) -> io::Result<bool> {
         let status = file.metadata()?;
         if status.nlink() == 0 {
@@ -157,10 +157,20 @@ impl Slabs {
         self.table.insert(key, extent)
     }
 
-    /// Erases the slot of an entry, so that other processes do not find it. Its bytes still count: [`free`] must follow, and
-    /// then [`Self::freed`]. If the slot cannot be erased, the entry stays.
+    /// Erases the slot of an entry that was kept, so that other processes do not find it. Its bytes still count: [`free`] must
+    /// follow, and then [`Self::freed`]. If the slot cannot be erased, the entry stays.
     pub(super) fn take_out(&mut self, key: Key, extent: Extent) -> io::Result<Unused> {
         self.table.remove(key)?;
+        Ok(self.unlist(extent))
+    }
+
+    /// Takes back what was allocated for an entry that is not kept. Then as after [`Self::take_out`].
+    pub(super) fn give_up(&mut self, key: Key, extent: Extent) -> io::Result<Unused> {
+        self.table.withdraw(key)?;
+        Ok(self.unlist(extent))
+    }
+
+    fn unlist(&mut self, extent: Extent) -> Unused {
         let number = extent.slab;
         let mut emptied = None;
         if let Some(slab) = self.slabs.get_mut(&number) {
@@ -171,7 +181,7 @@ impl Slabs {
                 emptied = self.slabs.remove(&number);
             }
         }
-        Ok(Unused { extent, emptied })
+        Unused { extent, emptied }
     }
 
     /// Takes the result of [`free`]: the bytes become a hole. What could not be freed counts until it is written again, the

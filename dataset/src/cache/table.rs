@@ -4,20 +4,28 @@
 //! bucket 0 │ bucket 1 │ …     4 KiB each; their number is a power of two; key k is in bucket k mod that number
 //! ```
 //! The table doubles when a bucket is full. The upper half is written first, with the entries that belong there, and
-//! the file has its new length when all of it is written. Then the lower half is cleared of them. Readers take the largest
+//! the file has its new length when all of it is written. Then the lower half is cleared of them. A slot keeps its position
+//! in its bucket, so a write at a position that was found before hits no other slot that was there. Readers take the largest
 //! power of two of whole buckets, so they find every entry until the last step, and almost every entry during it: a
 //! reader that has computed a bucket from the old length may miss an entry, which then counts as not held.
 //!
 //! The table is halved when less than 1/16 of its slots are in use: the reverse of doubling. The entries of the upper half
 //! are added to the lower one, where the others keep their slots, and then the file is cut. Until then, they are in both
-//! halves, and readers find them in the upper one. A process that found a slot in the upper half may write its use after the
-//! cut, and so make the file longer. The owner cuts it again at its next change. Until then, others may miss entries.
+//! halves, and readers find them in the upper one.
+//!
+//! Other processes write to the table under a shared lock of its file, and the owner halves it under the exclusive lock.
+//! Otherwise a late write to the upper half could make the file longer again, and slots would be in the wrong buckets. No process
+//! waits for this lock: a use is not recorded, a damaged slot is erased by its next reader, and the table is halved at a later change,
+//! at most once a change. If something still wrote after the end, the owner cuts the file at its next change. The owner takes no
+//! lock to insert or remove an entry: it may use a slot again just before another process erases what was there. Other
+//! processes then miss the new entry.
 //!
 //! A slot is free if its checksum is wrong or its key belongs to another bucket. So a slot that was written halfway, a
 //! damaged one, and those that an interrupted doubling or halving left are free.
 //!
-//! Cost: one `pread` a look-up, one `pread`, one `pwrite` and one `fstat` a change. A table is about 45 % full on average: 80 bytes an
-//! entry.
+//! Cost: one `pread` a look-up, one `pread`, one `pwrite` and one `fstat` a change. Doubling reads a table twice and writes twice
+//! its length, and halving reads it once and writes half of it, during one change. A table is about 45 % full on average: 80
+//! bytes an entry.
 
 use super::bucket::{
     BUCKET_BYTES, Bucket, EMPTY, SLOT_BYTES, SLOTS, USE_AT, bucket_of, decode, encode, free_slot, only_of,
@@ -25,7 +33,7 @@ use super::bucket::{
 };
 use super::disk::remove_file;
 use super::entry::{DISK_BLOCK_BYTES, Extent, Key};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -118,32 +126,47 @@ impl Table {
         Ok(true)
     }
 
-    /// Removes an entry, if it is there. The table shrinks if few are left.
+    /// Removes an entry that was inserted. Another process may have erased its slot. The table shrinks if few are left.
     pub(super) fn remove(&mut self, key: Key) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        if let Some(slot) = find_in(file, self.buckets, key)? {
-            file.write_all_at(&EMPTY, slot.at)?;
-            cut(file, self.bytes())?;
-            self.entries = self.entries.saturating_sub(1);
-            self.shrink();
-        }
+        self.clear_slot(key)?;
+        self.entries = self.entries.saturating_sub(1);
+        self.shrink();
         Ok(())
     }
 
-    /// Halves the table while few of its slots are in use. If that is not possible, it stays unchanged.
+    /// Removes what an [`insert`](Self::insert) that failed may have written.
+    pub(super) fn withdraw(&mut self, key: Key) -> io::Result<()> {
+        self.clear_slot(key)
+    }
+
+    fn clear_slot(&self, key: Key) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        if let Some(slot) = find_in(file, self.buckets, key)? {
+            file.write_all_at(&EMPTY, slot.at)?;
+        }
+        cut(file, self.bytes())
+    }
+
+    /// Halves the table if few of its slots are in use and no other process is writing to it. If it cannot be halved, it stays
+    /// unchanged.
     fn shrink(&mut self) {
         let Some(file) = &self.file else { return };
-        while !self.stays
-            && self.buckets > 1
-            && self.entries * MIN_FILLED_TO_STAY < self.buckets * SLOTS as u64
-        {
-            match halve(file, self.buckets) {
-                Ok(true) => self.buckets /= 2,
-                Ok(false) => self.stays = true,
-                Err(error) => {
-                    tracing::debug!(%error, "the table of a cache could not be halved");
-                    self.stays = true;
-                }
+        let is_fixed = self.stays || self.buckets <= 1;
+        if is_fixed || self.entries * MIN_FILLED_TO_STAY >= self.buckets * SLOTS as u64 {
+            return;
+        }
+        let halved = match file.try_lock() {
+            Ok(()) => halve(file, self.buckets),
+            Err(TryLockError::WouldBlock) => return, // the next change tries again
+            Err(TryLockError::Error(error)) => Err(error),
+        };
+        let _a_closed_file_is_unlocked = file.unlock();
+        match halved {
+            Ok(true) => self.buckets /= 2,
+            Ok(false) => self.stays = true,
+            Err(error) => {
+                tracing::debug!(%error, "the table of a cache could not be halved");
+                self.stays = true;
             }
         }
     }
@@ -178,13 +201,15 @@ pub(super) fn find(part: &Path, key: Key) -> Option<Extent> {
     Some(find_in(&file, buckets, key).ok()??.extent)
 }
 
-/// Records for the process that owns `part` when this one needs an entry next. Does nothing if the entry is not there.
+/// Records for the process that owns `part` when this one needs an entry next. Does nothing if the entry is not there, or if
+/// the table is being halved.
 pub(super) fn record_use(part: &Path, key: Key, at: u64) -> io::Result<()> {
     let recorded = at.saturating_add(1).to_le_bytes();
     change(part, key, |file, slot| file.write_all_at(&recorded, slot.at + USE_AT as u64))
 }
 
-/// Removes an entry whose bytes are damaged from the table of another process's part.
+/// Removes an entry whose bytes are damaged from the table of another process's part. Does nothing if the table is being
+/// halved: the next reader finds the damage again.
 pub(super) fn erase(part: &Path, key: Key, extent: Extent) -> io::Result<()> {
     change(part, key, |file, slot| match slot.extent == extent {
         true => file.write_all_at(&EMPTY, slot.at),
@@ -194,8 +219,24 @@ pub(super) fn erase(part: &Path, key: Key, extent: Extent) -> io::Result<()> {
 
 fn change(part: &Path, key: Key, change: impl FnOnce(&File, Slot) -> io::Result<()>) -> io::Result<()> {
     let file = File::options().read(true).write(true).open(part.join(NAME))?;
+    match file.try_lock_shared() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(()),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let changed = change_locked(&file, key, change);
+    let _a_closed_file_is_unlocked = file.unlock(); // also if a forked child holds a duplicate
+    changed
+}
+
+/// The table is not halved meanwhile: its length, the position of the slot and the write belong together.
+fn change_locked(
+    file: &File,
+    key: Key,
+    change: impl FnOnce(&File, Slot) -> io::Result<()>,
+) -> io::Result<()> {
     let buckets = buckets(file.metadata()?.len());
-    find_in(&file, buckets, key)?.map_or(Ok(()), |slot| change(&file, slot))
+    find_in(file, buckets, key)?.map_or(Ok(()), |slot| change(file, slot))
 }
 
 /// Removes the table of a part that nothing is in.

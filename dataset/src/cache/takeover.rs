@@ -8,7 +8,7 @@
 //! A process that is killed here loses nothing. Until a slab is renamed, the slots in our table name a file that does not
 //! exist, and are removed by the next take-over; the slots in the old table are still valid. Afterwards it is the reverse.
 
-use super::disk::{Disk, allocated, remove_file};
+use super::disk::{Disk, allocated, is_full, remove_file};
 use super::entry::{DISK_BLOCK_BYTES, Extent, Key, Place, SLAB_BYTES};
 use super::folder::{Folder, FreePart, list};
 use super::holes::gaps;
@@ -93,14 +93,10 @@ fn makes_holes(folder: &Folder, disk: Disk) -> bool {
             );
             false
         }
-        Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
-            // A disk that is full now may have room later, and holes are the rule.
+        Err(error) => {
+            // Holes are the rule. Without them, the entries of all slabs would be removed now.
             tracing::debug!(%error, "cache folder {at}: whether the file system makes holes is unknown");
             true
-        }
-        Err(error) => {
-            tracing::info!(%error, "cache folder {at}: parts of files cannot be freed; each entry is a file");
-            false
         }
     }
 }
@@ -191,8 +187,8 @@ struct Moved<'a> {
     entries: Vec<(Key, Extent)>,
 }
 
-/// Moves a slab to our part. Entries that we hold already, and those for which the table would have to grow beyond `room`
-/// or cannot be written, are removed. Returns the bytes that the slab took.
+/// Moves a slab to our part. Entries that we hold already, and those for which the table would have to grow beyond `room` or
+/// the disk, are removed. Returns the bytes that the slab took. After another error, nothing is lost.
 fn merge(
     folder: &Folder,
     moved: Moved<'_>,
@@ -207,7 +203,7 @@ fn merge(
     let mut kept = Vec::new();
     for (key, extent) in moved.entries {
         let extent = Extent { slab: number, ..extent };
-        if !index.holds(key) && enter(&mut slabs.table, key, extent, room).unwrap_or(false) {
+        if !index.holds(key) && enter(&mut slabs.table, key, extent, room)? {
             let _new = index.load(key, extent.bytes(), Place::Slab(extent));
             kept.push(extent);
         }
@@ -238,14 +234,19 @@ fn load_files(folder: &Folder, files: Vec<(PathBuf, Key)>, index: &mut Index) ->
     Ok(())
 }
 
-/// Enters an entry into the table, which may grow to `room` bytes; `false` if that is not enough.
+/// Enters an entry into the table, which may grow to `room` bytes; `false` if that is not enough, or if the disk is full.
 fn enter(table: &mut Table, key: Key, extent: Extent, room: u64) -> io::Result<bool> {
-    match table.growth(key)? {
-        Some(0) => {}
-        Some(growth) if table.bytes() + growth <= room => table.grow()?,
+    let entered = match table.growth(key)? {
+        Some(0) => table.insert(key, extent),
+        Some(growth) if table.bytes() + growth <= room => {
+            table.grow().and_then(|()| table.insert(key, extent))
+        }
         _ => return Ok(false),
+    };
+    match entered {
+        Err(error) if is_full(&error) => table.withdraw(key).and(Ok(false)),
+        entered => entered,
     }
-    table.insert(key, extent)
 }
 
 /// Removes entries beyond the cap.

@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+mod errors;
 mod reuse;
 
 fn object(n: u64) -> ObjectRef {

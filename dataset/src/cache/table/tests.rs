@@ -1,5 +1,7 @@
 //! Compares the table with a map, and interrupts its changes.
 
+use super::super::disk::Disk;
+use super::super::slab::Slabs;
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -278,8 +280,106 @@ fn a_table_whose_halves_do_not_fit_into_one_stays() {
     let (mut table, found) = Table::open(dir.path()).unwrap();
     assert_eq!((table.buckets, found.len()), (32, 199));
     assert!(keys[1..].iter().all(|key| find(dir.path(), *key) == Some(extent(1))));
-    assert!(keys[..90].iter().all(|key| table.remove(*key).is_ok()));
+    assert!(keys[1..90].iter().all(|key| table.remove(*key).is_ok()));
     table.grow().unwrap();
-    table.remove(keys[90]).unwrap();
-    assert!(table.buckets <= 16 && keys[91..].iter().all(|key| find(dir.path(), *key) == Some(extent(1))));
+    for buckets in [32, 16] {
+        table.remove(keys[106 - buckets / 2]).unwrap();
+        assert_eq!(table.buckets, buckets as u64);
+    }
+    assert!(keys[99..].iter().all(|key| find(dir.path(), *key) == Some(extent(1))));
+}
+
+/// A write that comes after two halvings could give the table a length of twice its buckets.
+#[test]
+fn a_change_halves_the_table_at_most_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut table, _) = Table::open(dir.path()).unwrap();
+    (0..6).for_each(|_| table.grow().unwrap());
+    (0..10).for_each(|n| put(&mut table, key(n), extent(n)));
+    for (n, buckets) in [(0, 16), (1, 8)] {
+        table.remove(key(n)).unwrap();
+        assert_eq!(table.buckets, buckets);
+    }
+    let (table, found) = Table::open(dir.path()).unwrap();
+    assert_eq!((table.buckets, found.len()), (4, 8));
+    assert!((2..10).all(|n| find(dir.path(), key(n)) == Some(extent(n))));
+}
+
+/// Between reading the table's length and writing a slot, another process holds the lock.
+#[test]
+fn a_table_is_not_halved_while_another_process_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut table, _) = Table::open(dir.path()).unwrap();
+    (0..6).for_each(|_| table.grow().unwrap());
+    (0..20).for_each(|n| put(&mut table, key(n), extent(n)));
+    let of_last = (0..20).map(key).max_by_key(|key| bucket_of(*key, 32)).unwrap();
+    change(dir.path(), of_last, |file, slot| {
+        (0..10).map(key).filter(|key| *key != of_last).for_each(|key| table.remove(key).unwrap());
+        assert_eq!(table.buckets, 32);
+        file.write_all_at(&8_u64.to_le_bytes(), slot.at + USE_AT as u64)
+    })
+    .unwrap();
+    assert_eq!(table.recorded_use(of_last), Some(7));
+    table.remove(key(10)).unwrap();
+    assert_eq!((table.buckets, dir.path().join(NAME).metadata().unwrap().len()), (16, table.bytes()));
+    assert!((11..20).all(|n| find(dir.path(), key(n)) == Some(extent(n))));
+}
+
+#[test]
+fn other_processes_do_not_write_while_the_table_is_halved() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut table, _) = Table::open(dir.path()).unwrap();
+    (0..2).for_each(|n| put(&mut table, key(n), extent(n)));
+    let owner = table.file.as_ref().unwrap();
+    owner.try_lock().unwrap();
+    record_use(dir.path(), key(0), 7).unwrap();
+    erase(dir.path(), key(1), extent(1)).unwrap();
+    assert_eq!((table.recorded_use(key(0)), find(dir.path(), key(1))), (None, Some(extent(1))));
+    owner.unlock().unwrap();
+    record_use(dir.path(), key(0), 7).unwrap();
+    erase(dir.path(), key(1), extent(1)).unwrap();
+    assert_eq!((table.recorded_use(key(0)), find(dir.path(), key(1))), (Some(7), None));
+}
+
+/// Other processes had found slots, and erase them after the table has doubled.
+#[test]
+fn a_late_erasure_after_doubling_hits_no_other_slot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut table, _) = Table::open(dir.path()).unwrap();
+    (0..100).for_each(|n| put(&mut table, key(n), extent(n)));
+    let file = File::options().read(true).write(true).open(dir.path().join(NAME)).unwrap();
+    let before = table.buckets;
+    let position = |n, buckets| find_in(&file, buckets, key(n)).unwrap().unwrap().at;
+    let found: Vec<u64> = (0..100).map(|n| position(n, before)).collect();
+    table.grow().unwrap();
+    for n in 0..100 {
+        file.write_all_at(&EMPTY, found[usize::from(n)]).unwrap();
+        let left = (n + 1..100).filter(|n| find(dir.path(), key(*n)).is_some()).count();
+        assert_eq!(left, usize::from(99 - n), "erasing {n} hit another entry");
+    }
+}
+
+/// The number of entries follows those whose slots other processes erased, and those that were never kept.
+#[test]
+fn entries_are_counted_without_their_slots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (table, _) = Table::open(dir.path()).unwrap();
+    let mut slabs = Slabs::new(dir.path(), Disk::REAL, true, table);
+    let kept: Vec<Extent> = (0..20)
+        .map(|n| {
+            let (extent, file) = slabs.allocate(key(n), DISK_BLOCK_BYTES).unwrap();
+            assert!(slabs.keep(key(n), extent, &file).unwrap());
+            extent
+        })
+        .collect();
+    let (extent, _) = slabs.allocate(key(20), DISK_BLOCK_BYTES).unwrap();
+    let unused = slabs.give_up(key(20), extent).unwrap();
+    slabs.free_now(unused).unwrap();
+    assert_eq!(slabs.table.entries, 20);
+    for (n, extent) in (0..).zip(&kept[..19]) {
+        erase(dir.path(), key(n), *extent).unwrap();
+        let unused = slabs.take_out(key(n), *extent).unwrap();
+        slabs.free_now(unused).unwrap();
+    }
+    assert_eq!(slabs.table.entries, 1);
 }
