@@ -128,7 +128,7 @@ fn check_nested(held: &ArrayRef, declared: &DataType) -> Result<()> {
 /// # Errors
 /// `BadConfig` if an array of offsets `O` cannot hold them.
 fn view_bytes<O: OffsetSizeTrait, T: ByteViewType>(values: &GenericByteViewArray<T>) -> Result<usize> {
-    let bytes = values.iter().flatten().map(|value| value.as_ref().len()).sum();
+    let bytes = values.iter().flatten().map(|value| AsRef::<[u8]>::as_ref(value).len()).sum();
     match O::from_usize(bytes) {
         Some(_) => Ok(bytes),
         None => Err(Error::config(format!(
