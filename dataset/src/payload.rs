@@ -66,9 +66,21 @@ fn shares(kind: &DataType) -> bool {
     }
 }
 
-/// Copies all buffers; a buffer that is used several times is copied once.
+/// Copies all buffers; a buffer that is used several times is copied once. Of views, only the bytes in use are copied: the
+/// buffers of a part of a block are whole pages.
 fn own_nested(array: &ArrayRef) -> Result<ArrayRef> {
     fn copy(data: &ArrayData, copies: &mut HashMap<(usize, usize), Buffer>) -> Result<ArrayData> {
+        match data.data_type() {
+            DataType::BinaryView => {
+                let views = make_array(data.clone());
+                return Ok(own_column::<BinaryViewType>(views.as_binary_view())?.to_data());
+            }
+            DataType::Utf8View => {
+                let views = make_array(data.clone());
+                return Ok(own_column::<StringViewType>(views.as_string_view())?.to_data());
+            }
+            _ => (),
+        }
         let mut of = |buffer: &Buffer| {
             let key = (buffer.as_ptr() as usize, buffer.len());
             copies.entry(key).or_insert_with(|| Buffer::from_slice_ref(buffer.as_slice())).clone()

@@ -53,6 +53,15 @@ pub(crate) trait Plan: Send + Sync {
         false
     }
 
+    /// Adds to what a sample needs, which is given up for lack of memory, what one of its images needs by its header. See
+    /// [`Scratch::need`].
+    ///
+    /// # Errors
+    /// `BadSample` for a header that cannot be read, or that is over a limit.
+    fn need(&self, _encoded: &[u8], _seed: SampleSeed, _scratch: &mut Scratch) -> Result<()> {
+        Ok(())
+    }
+
     /// Runs all images of one sample.
     ///
     /// # Errors

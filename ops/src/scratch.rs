@@ -126,6 +126,24 @@ impl Scratch {
         Ok(scope)
     }
 
+    /// Returns true if `error` gave up the current sample for lack of memory.
+    pub(crate) fn is_short(&self, error: &Error) -> bool {
+        self.memory.needed.is_some() || is_exceeded(error)
+    }
+
+    /// Raises what the sample needs, which is given up for lack of memory, to what another part of it needs: the sample then
+    /// runs again once, and not once for each part that needs more than those before. `working` is as in
+    /// [`admit`](Self::admit).
+    pub(crate) fn need(&mut self, working: impl Fn(Scope) -> u64) {
+        let allowed = self.memory.most_bytes;
+        if working(Scope::Most) > allowed {
+            let bytes = working(Scope::Stated);
+            if bytes > allowed {
+                self.memory.needed = self.memory.needed.max(Some(bytes));
+            }
+        }
+    }
+
     /// True where a limit on working memory is set.
     pub(crate) fn is_bounded(&self) -> bool {
         self.memory.most_bytes < u64::MAX
@@ -150,7 +168,7 @@ impl Scratch {
     /// Gets ready for the next sample after one that ended with `outcome`.
     pub(crate) fn end(&mut self, outcome: &Result<()>) {
         if outcome.as_ref().is_err_and(is_exceeded) {
-            self.memory.needed = Some(self.memory.most_of_sample);
+            self.memory.needed = self.memory.needed.max(Some(self.memory.most_of_sample));
         }
         self.trim();
     }

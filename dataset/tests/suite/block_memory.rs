@@ -2,14 +2,16 @@
 
 use crate::format_common::*;
 use arrow::array::{
-    Array, ArrayData, ArrayRef, BinaryArray, BooleanArray, Int32Array, Int64Array, ListArray, StringArray,
+    Array, ArrayData, ArrayRef, AsArray, BinaryArray, BooleanArray, Int32Array, Int64Array, ListArray,
+    StringArray,
 };
-use arrow::datatypes::Int32Type;
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{Field, Int32Type};
 use arrow::record_batch::RecordBatch;
 use arrow_ipc::CompressionType;
 use arrow_ipc::reader::FileReader;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
-use feedstock_dataset::{BlockId, CatalogStore, Dataset, OpenOptions};
+use feedstock_dataset::{BlockId, CatalogStore, Dataset, Extent, OpenOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
@@ -89,6 +91,47 @@ async fn a_value_of_a_dictionary_is_held_once() {
         if batch.schema().field(0).name() != "bytes" {
             assert_eq!(rows[0].column(0), batch.column(0), "the declared type, and every value");
         }
+    }
+}
+
+/// One placeholder image in many lists: as bytes, and as Hugging Face's structs.
+#[tokio::test]
+async fn an_image_of_many_lists_is_held_once() {
+    const LISTS: usize = 500;
+    let (placeholder, other) = (picture(1, 500_000), picture(2, 3000));
+    let images: Vec<&[u8]> =
+        (0..4 * LISTS).map(|i| if i % 7 == 3 { &*other } else { &*placeholder }).collect();
+    let bytes: ArrayRef = Arc::new(BinaryArray::from_vec(images.clone()));
+    let paths: ArrayRef = Arc::new(StringArray::from_iter_values((0..4 * LISTS).map(|i| format!("{i}.jpg"))));
+    let structs =
+        arrow::array::StructArray::try_from(vec![("bytes", bytes.clone()), ("path", paths)]).unwrap();
+    for items in [bytes, Arc::new(structs) as ArrayRef] {
+        let item = Arc::new(Field::new("item", items.data_type().clone(), true));
+        let lists = ListArray::new(item, OffsetBuffer::from_lengths([4; LISTS]), items, None);
+        let batch = column("images", lists);
+        let dir = tempfile::tempdir().unwrap();
+        let properties = WriterProperties::builder()
+            .set_dictionary_page_size_limit(2 * MIB)
+            .set_data_page_row_count_limit(60)
+            .set_write_batch_size(60);
+        write(dir.path(), properties, std::slice::from_ref(&batch));
+        let dataset = Dataset::open_with(path(dir.path()), OpenOptions::default()).await.unwrap();
+        let memory = dataset.catalog().block(BlockId(0)).memory_bytes;
+        assert!((500_000..2 * MIB as u64).contains(&memory), "{memory}");
+        let blocks = held_within_count(&dataset).await;
+        for row in [0, 1, 250, LISTS - 1] {
+            let list = blocks[0].column(0).as_list::<i32>().value(row);
+            let found =
+                list.as_struct_opt().map_or(&list, |structs| structs.column(0)).as_binary_view().clone();
+            let found: Vec<&[u8]> = found.iter().map(Option::unwrap).collect();
+            assert!(found == images[4 * row..4 * row + 4], "row {row}");
+        }
+        // A part of a block holds its images, and not the pages that they are in.
+        let part =
+            dataset.block_reader().fetch_extent(Extent::new(BlockId(0), 3..4), u64::MAX).await.unwrap();
+        assert!(held(&part.rows) < 520_000, "{}", held(&part.rows));
+        let rows = dataset.rows(3..5).await.unwrap();
+        assert_eq!(rows.column_by_name("images").unwrap(), &batch.column(0).slice(3, 2), "the declared type");
     }
 }
 
@@ -254,7 +297,11 @@ fn any_batch() -> impl Strategy<Value = RecordBatch> {
     (prop::collection::vec(row, 1..20), 1..40usize).prop_map(|(rows, times)| {
         let rows: Vec<_> = std::iter::repeat_n(rows, times).flatten().collect(); // dictionaries and runs
         let mut texts = arrow::array::ListBuilder::new(arrow::array::StringBuilder::new());
+        let mut images = arrow::array::ListBuilder::new(arrow::array::BinaryBuilder::new());
         rows.iter().for_each(|row| texts.append_value(row.5.clone()));
+        rows.iter().for_each(|row| {
+            images.append_value(row.5.iter().map(|text| text.as_ref().map(String::as_bytes)))
+        });
         RecordBatch::try_from_iter([
             ("number", Arc::new(rows.iter().map(|row| row.0).collect::<Int64Array>()) as ArrayRef),
             ("text", Arc::new(rows.iter().map(|row| row.1.as_deref()).collect::<StringArray>())),
@@ -268,6 +315,7 @@ fn any_batch() -> impl Strategy<Value = RecordBatch> {
             ("flag", Arc::new(rows.iter().map(|row| Some(row.4)).collect::<BooleanArray>())),
             ("narrow", Arc::new(rows.iter().map(|row| Some(i32::from(row.4))).collect::<Int32Array>())),
             ("texts", Arc::new(texts.finish())),
+            ("images", Arc::new(images.finish())),
         ])
         .unwrap()
     })
@@ -315,7 +363,7 @@ proptest! {
             held_within_count(&dataset).await;
             let rows = all_rows(&dataset).await;
             let all = arrow::compute::concat_batches(&rows[0].schema(), &rows).unwrap();
-            for name in ["number", "text", "list", "flag", "texts"] {
+            for name in ["number", "text", "list", "flag", "texts", "images"] {
                 let column = all.column_by_name(name).unwrap().slice(0, batch.num_rows());
                 assert_eq!(&column, batch.column_by_name(name).unwrap(), "{name}");
             }

@@ -266,6 +266,16 @@ fn status(error: &Error) -> Status {
     }
 }
 
+/// Checks that the elements of a ragged column fit one array, before they are copied.
+fn check_elements(column: &str, elements: usize) -> Result<()> {
+    match i32::try_from(elements) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::config(format!(
+            "column '{column}': a batch has {elements} elements, over the limit of 2^31 − 1 elements; lower the batch size"
+        ))),
+    }
+}
+
 /// One step's rows as a batch; a row that failed fails the stream, with its sample's name.
 fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: FinishedRows) -> Result<RecordBatch> {
     if let Some(error) = rows.heads.iter().find_map(|head| head.failure.as_ref()) {
@@ -280,6 +290,9 @@ fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: FinishedRows) -> Result
         let parts: Vec<&[u8]> = (0..count).map(|row| rows.body.part(row, column)).collect();
         let width = spec.dtype.bytes();
         let elements = parts.iter().map(|part| part.len()).sum::<usize>() / width;
+        if spec.is_ragged() {
+            check_elements(schema.field(arrays.len()).name(), elements)?;
+        }
         let data = arrow::array::ArrayData::builder(element(spec.dtype))
             .len(elements)
             .add_buffer(Buffer::from_vec(parts.concat()))
@@ -288,12 +301,6 @@ fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: FinishedRows) -> Result
             .map_err(bug)?;
         let item = Arc::new(Field::new("item", element(spec.dtype), false));
         if spec.is_ragged() {
-            if i32::try_from(elements).is_err() {
-                let message = format!(
-                    "a batch of {elements} elements, over the 2^31 of one array; lower the batch size"
-                );
-                return Err(Error::config(message));
-            }
             let offsets = OffsetBuffer::from_lengths(parts.iter().map(|part| part.len() / width));
             arrays.push(Arc::new(ListArray::try_new(item, offsets, make_array(data), None).map_err(bug)?));
             let lengths = rows.heads.iter().map(|head| i64::try_from(head.lengths[ragged]).ok());
@@ -307,4 +314,20 @@ fn batch(specs: &[TensorSpec], schema: &SchemaRef, rows: FinishedRows) -> Result
     }
     arrays.extend(rows.columns.columns().iter().cloned());
     RecordBatch::try_new(schema.clone(), arrays).map_err(bug)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_elements_than_an_array_holds_are_refused() {
+        let most = (1 << 31) - 1;
+        check_elements("images", most).unwrap();
+        let error = check_elements("images", most + 1).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "column 'images': a batch has 2147483648 elements, over the limit of 2^31 − 1 elements; lower the batch size"
+        );
+    }
 }

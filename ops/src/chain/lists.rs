@@ -5,8 +5,10 @@
 //! image 1 ─▶ decode ─▶ … ─▶ [h, w, 3] ─┼─▶ a row as long as the list: [n, h, w, 3]
 //! …          other draws               ┘
 //! ```
-//! The images of a sample run one after another on one thread, so its working memory is that of its largest image.
+//! The images of a sample run one after another on one thread, so its working memory is that of its largest image. If an image
+//! needs more than the thread may take, the headers of the images after it are read too: the sample needs the most of all.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Chain, guarded};
@@ -139,6 +141,19 @@ impl ListPlan {
     }
 }
 
+impl ListPlan {
+    /// Adds what the images `numbers` need to what the sample needs. It ends at the first image that has no header: the sample is
+    /// bad, and runs no further than to that image.
+    fn need_of(&self, images: &dyn ImageList, numbers: Range<u32>, seed: SampleSeed, scratch: &mut Scratch) {
+        for number in numbers {
+            let encoded = images.image(number as usize);
+            if encoded.and_then(|bytes| self.image.need(bytes, seed.image(number), scratch)).is_err() {
+                break;
+            }
+        }
+    }
+}
+
 impl Plan for ListPlan {
     fn output(&self) -> &TensorSpec {
         &self.output
@@ -171,7 +186,15 @@ impl Plan for ListPlan {
             let encoded = images.image(number as usize).map_err(about)?;
             faults::meet(encoded);
             let found = self.image.apply(encoded, seed.image(number), scratch, Row::Fixed(out));
-            warnings.add(found.map_err(about)?);
+            match found {
+                Ok(found) => warnings.add(found),
+                Err(error) => {
+                    if scratch.is_short(&error) {
+                        self.need_of(images, number + 1..count, seed, scratch);
+                    }
+                    return Err(about(error));
+                }
+            }
         }
         Ok(warnings)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::compile::{self, ImageOp};
 use super::decode::Opened;
 use super::deferred::Deferring;
-use super::sample::run;
+use super::sample::{need, run};
 use super::stages::Stages;
 use crate::plan::{Named, Plan, Row};
 use crate::resources::Resources;
@@ -39,6 +39,10 @@ impl Plan for ImagePlan {
         row: Row<'_>,
     ) -> Result<Warnings> {
         run(&self.0, encoded, seed, scratch, row.fixed()?)
+    }
+
+    fn need(&self, encoded: &[u8], seed: SampleSeed, scratch: &mut Scratch) -> Result<()> {
+        need(&self.0, encoded, seed, scratch)
     }
 
     fn shows_parts(&self) -> bool {

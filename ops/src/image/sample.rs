@@ -37,6 +37,13 @@ pub(super) fn run(
     Ok(scratch.warnings)
 }
 
+/// Adds what an image needs to what its sample needs; nothing is decoded.
+pub(super) fn need(stages: &Stages, encoded: &[u8], seed: SampleSeed, scratch: &mut Scratch) -> Result<()> {
+    let opened = Opened::new(encoded, &stages.decode)?;
+    scratch.need(|scope| working_bytes(stages, &opened, seed, scope));
+    Ok(())
+}
+
 fn run_layers(
     (stages, layers): (&Stages, &Layers),
     mut opened: Opened<'_>,

@@ -170,6 +170,45 @@ fn the_working_memory_of_a_list_is_that_of_its_largest_image() {
     assert_eq!(listed, alone);
 }
 
+/// Returns what a sample asks for, one run after another, until it has enough.
+fn requests(list: &Chain, images: &[&[u8]]) -> (Vec<u64>, Result<()>) {
+    let (mut scratch, mut requests) = (Scratch::new(), Vec::new());
+    scratch.allow(100_000);
+    loop {
+        let done =
+            list.apply_list(&images.to_vec(), SampleSeed::new(5, 0, 3), &mut scratch, &mut RaggedRow::new());
+        match scratch.take_needed() {
+            Some(needed) => {
+                scratch.allow(needed);
+                requests.push(needed);
+            }
+            None => return (requests, done),
+        }
+        assert!(requests.len() < 50, "{requests:?}");
+    }
+}
+
+#[test]
+fn a_sample_asks_once_for_the_memory_of_its_largest_image() {
+    let sides = (0..20).map(|number| 100 + 30 * number);
+    let images: Vec<Vec<u8>> =
+        sides.map(|side| Jpeg::default().encode(&picture(side, side, 1), side, side)).collect();
+    let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();
+    let list = Chain::parse("decode_image:scaled=false,resize:8x8").unwrap().of_lists(30).unwrap();
+    let (asked, done) = requests(&list, &images);
+    done.unwrap();
+    let (of_largest, done) = requests(&list, &images[19..]);
+    done.unwrap();
+    assert_eq!((asked.len(), &asked), (1, &of_largest));
+
+    let mut broken = images.clone();
+    broken[3] = b"not an image";
+    let (asked, done) = requests(&list, &broken);
+    assert_eq!(asked.len(), 1);
+    assert!(asked[0] < of_largest[0], "images after the broken one are not decoded");
+    assert!(done.unwrap_err().message().starts_with("image 3 of the list: "));
+}
+
 #[test]
 fn only_images_can_be_in_lists() {
     let refusal = |chain: &Chain, most| chain.of_lists(most).unwrap_err().message().to_owned();
