@@ -143,7 +143,7 @@ impl BlockReader {
         Ok(Block { rows, ..block })
     }
 
-    /// As [`fetch`](Self::fetch), with texts as views if the file lets samples share them. The block then holds no more
+    /// As [`fetch`](Self::fetch), with texts and nested bytes as views if the file lets samples share them. The block then holds no more
     /// than the catalog counts ([`BlockSpec::memory_bytes`](crate::BlockSpec::memory_bytes)).
     ///
     /// # Errors
