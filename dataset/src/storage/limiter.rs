@@ -27,6 +27,8 @@ struct State {
     waiting: VecDeque<oneshot::Sender<Permit>>,
     /// Callers whose turn is before that of all others.
     urgent: VecDeque<oneshot::Sender<Permit>>,
+    /// Urgent callers that have a permit and wait for a turn.
+    urgent_turns: usize,
     rest: Rest,
 }
 
@@ -56,7 +58,7 @@ impl Limiter {
     pub(crate) fn new(start: usize, max: usize, delay: Duration) -> Arc<Self> {
         let (waiting, urgent, rest) = (VecDeque::new(), VecDeque::new(), Rest::AfterFirst(delay));
         let (aimd, rate) = (Aimd::new(start, max), RequestRate::default());
-        let state = State { aimd, rate, under_way: 0, peak: 0, waiting, urgent, rest };
+        let state = State { aimd, rate, under_way: 0, peak: 0, waiting, urgent, urgent_turns: 0, rest };
         let turns = tokio::sync::Mutex::new(());
         Arc::new(Self { origin: Instant::now(), state: Mutex::new(state), turns })
     }
@@ -118,21 +120,26 @@ impl Limiter {
             true => Some(self.turns.lock().await),
             false => None,
         };
+        let _goes_first = is_urgent.then(|| Urgent::new(self));
         loop {
             while let Some(until) = self.rests_until() {
                 sleep_until(until).await;
             }
-            match self.take_turn() {
+            match self.take_turn(is_urgent) {
                 Ok(()) => return,
                 Err(turn) => sleep_until(self.origin + turn).await,
             }
         }
     }
 
-    /// Takes a turn, or returns when the next one comes.
-    fn take_turn(&self) -> Result<(), Duration> {
+    /// Takes a turn, or returns when to ask again. The next one is that of urgent callers, if some wait.
+    fn take_turn(&self, is_urgent: bool) -> Result<(), Duration> {
         let now = self.now();
-        self.lock().rate.take_turn(now)
+        let mut state = self.lock();
+        match state.rate.turn_after_next(now) {
+            Some(turn) if !is_urgent && state.urgent_turns > 0 => Err(turn),
+            _ => state.rate.take_turn(now),
+        }
     }
 
     /// Returns when requests may start, if that is later than now.
@@ -190,6 +197,22 @@ impl Limiter {
                 state.under_way -= 1;
             }
         }
+    }
+}
+
+/// An urgent caller that waits for a turn.
+struct Urgent<'a>(&'a Limiter);
+
+impl<'a> Urgent<'a> {
+    fn new(limiter: &'a Limiter) -> Self {
+        limiter.lock().urgent_turns += 1;
+        Self(limiter)
+    }
+}
+
+impl Drop for Urgent<'_> {
+    fn drop(&mut self) {
+        self.0.lock().urgent_turns -= 1;
     }
 }
 

@@ -60,6 +60,12 @@ impl RequestRate {
         Ok(())
     }
 
+    /// Returns when the turn after the next one comes, if requests need turns.
+    pub(super) fn turn_after_next(&self, now: Duration) -> Option<Duration> {
+        let interval = Duration::from_secs_f64(1.0 / self.limit.as_ref()?.rate());
+        Some((self.last + interval).max(now) + interval)
+    }
+
     pub(super) fn on_answer(&mut self, now: Duration) {
         self.answers.add(now);
         self.first_answer.get_or_insert(now);
