@@ -1,7 +1,8 @@
 //! Lists of encoded images in blocks: `list<binary>`, and `list<struct<bytes, path>>` as Hugging Face's `Sequence(Image())`.
 
+use crate::Result;
 use crate::lists::{item, list_of};
-use crate::{Error, ErrorKind, Result};
+use crate::value::unusable;
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
@@ -40,10 +41,12 @@ impl EncodedImages {
     /// # Errors
     /// `BadSample` for a list that is null.
     pub(crate) fn of(rows: &RecordBatch, column: &str, row: usize) -> Result<Self> {
-        let list = rows.column_by_name(column).ok_or_else(|| bad("the block lacks the column"))?;
-        let items = list_of(list, row).map_err(|problem| bad(&problem))?;
+        let list = rows.column_by_name(column).ok_or_else(|| unusable("the block lacks the column"))?;
+        let items = list_of(list, row).map_err(unusable)?;
         let bytes = match items.as_struct_opt() {
-            Some(structs) => structs.column_by_name(BYTES).ok_or_else(|| bad("the list has no bytes"))?,
+            Some(structs) => {
+                structs.column_by_name(BYTES).ok_or_else(|| unusable("the list has no bytes"))?
+            }
             None => &items,
         };
         Ok(Self { bytes: bytes.clone(), items })
@@ -70,28 +73,25 @@ impl ImageList for EncodedImages {
     fn image(&self, number: usize) -> Result<&[u8]> {
         // The bytes of a null struct may be those of another image.
         if self.items.is_null(number) || self.bytes.is_null(number) {
-            return Err(bad(&self.problem(number)));
+            return Err(unusable(self.problem(number)));
         }
         let bytes = match self.bytes.data_type() {
             DataType::Binary => self.bytes.as_binary::<i32>().value(number),
             DataType::LargeBinary => self.bytes.as_binary::<i64>().value(number),
             DataType::BinaryView => self.bytes.as_binary_view().value(number),
-            other => return Err(bad(&format!("the block holds {other}, and not encoded images"))),
+            other => return Err(unusable(format!("the block holds {other}, and not encoded images"))),
         };
         match bytes {
-            [] => Err(bad("it is empty (0 bytes)")),
+            [] => Err(unusable("it is empty (0 bytes)")),
             bytes => Ok(bytes),
         }
     }
 }
 
-fn bad(problem: &str) -> Error {
-    Error::new(ErrorKind::BadSample, format!("{problem}; correct the file or set on_error=skip"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ErrorKind;
     use arrow::array::{BinaryArray, BinaryViewArray, LargeBinaryArray, ListArray, StringArray, StructArray};
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::datatypes::{Field, Fields};

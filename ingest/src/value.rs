@@ -1,8 +1,15 @@
 //! The values that chains read: encoded bytes and text.
 
+use crate::Error;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::DataType;
 use arrow::record_batch::RecordBatch;
+use std::fmt::Display;
+
+/// Returns the error for a value that a chain cannot use.
+pub(crate) fn unusable(problem: impl Display) -> Error {
+    Error::bad_sample(format!("{problem}; correct the file or set on_error=skip"))
+}
 
 /// Returns the encoded bytes or the text of one row, or what is wrong with them. Text may be empty, encoded bytes may not.
 pub(crate) fn value<'a>(rows: &'a RecordBatch, column: &str, row: usize) -> Result<&'a [u8], &'static str> {

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from resumed import assert_resumes
 from served import worker
 
 import feedstock as fs
@@ -170,16 +171,7 @@ def test_ranks_workers_and_processes_make_the_same_views(data: Path) -> None:
 
 def test_a_resumed_loader_goes_on_with_the_same_views(data: Path) -> None:
     pipeline = fs.Dataset(data).map("image", WHOLE, CROPS).shuffle(seed=5).batch(4)
-    loader = pipeline.loader(output="numpy")
-    batches = iter(loader)
-    for _ in range(2):
-        next(batches)
-    state = loader.state_dict()
-    expected = {name: np.array(value) for name, value in next(batches).items()}
-    other = pipeline.loader(output="numpy")
-    other.load_state_dict(state)
-    for name, value in next(iter(other)).items():
-        assert (value == expected[name]).all(), name
+    assert_resumes(pipeline)
 
 
 def test_a_bad_image_is_one_bad_sample(tmp_path: Path) -> None:

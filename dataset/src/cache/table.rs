@@ -128,18 +128,14 @@ impl Table {
 
     /// Removes an entry that was inserted. Another process may have erased its slot. The table shrinks if few are left.
     pub(super) fn remove(&mut self, key: Key) -> io::Result<()> {
-        self.clear_slot(key)?;
+        self.withdraw(key)?;
         self.entries = self.entries.saturating_sub(1);
         self.shrink();
         Ok(())
     }
 
     /// Removes what an [`insert`](Self::insert) that failed may have written.
-    pub(super) fn withdraw(&mut self, key: Key) -> io::Result<()> {
-        self.clear_slot(key)
-    }
-
-    fn clear_slot(&self, key: Key) -> io::Result<()> {
+    pub(super) fn withdraw(&self, key: Key) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         if let Some(slot) = find_in(file, self.buckets, key)? {
             file.write_all_at(&EMPTY, slot.at)?;

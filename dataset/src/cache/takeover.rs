@@ -93,8 +93,6 @@ fn makes_holes(folder: &Folder, disk: Disk) -> bool {
             );
             false
         }
-        // A slab needs larger files than this process may write.
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => false,
         Err(error) => {
             // Holes are the rule. Without them, the entries of all slabs would be removed now.
             tracing::debug!(%error, "cache folder {at}: whether the file system makes holes is unknown");

@@ -79,19 +79,15 @@ impl Limiter {
 
     /// Waits for its turn.
     pub(crate) async fn acquire(self: &Arc<Self>) -> Permit {
-        self.acquire_in(false, |state| &mut state.waiting).await
+        self.acquire_as(false).await
     }
 
     /// Waits for the next permit that is free, before all callers of [`acquire`](Self::acquire).
     pub(crate) async fn acquire_urgently(self: &Arc<Self>) -> Permit {
-        self.acquire_in(true, |state| &mut state.urgent).await
+        self.acquire_as(true).await
     }
 
-    async fn acquire_in(
-        self: &Arc<Self>,
-        is_urgent: bool,
-        queue: impl Fn(&mut State) -> &mut VecDeque<oneshot::Sender<Permit>>,
-    ) -> Permit {
+    async fn acquire_as(self: &Arc<Self>, is_urgent: bool) -> Permit {
         let mut permit = loop {
             let turn = {
                 let mut state = self.lock();
@@ -99,7 +95,8 @@ impl Limiter {
                     break self.issue(&mut state);
                 }
                 let (send, turn) = oneshot::channel();
-                queue(&mut state).push_back(send);
+                let queue = if is_urgent { &mut state.urgent } else { &mut state.waiting };
+                queue.push_back(send);
                 turn
             };
             if let Ok(permit) = turn.await {
@@ -136,9 +133,10 @@ impl Limiter {
     fn take_turn(&self, is_urgent: bool) -> Result<(), Duration> {
         let now = self.now();
         let mut state = self.lock();
-        match state.rate.turn_after_next(now) {
-            Some(turn) if !is_urgent && state.urgent_turns > 0 => Err(turn),
-            _ => state.rate.take_turn(now),
+        let others_first = !is_urgent && state.urgent_turns > 0;
+        match others_first.then(|| state.rate.turn_after_next(now)).flatten() {
+            Some(turn) => Err(turn),
+            None => state.rate.take_turn(now),
         }
     }
 

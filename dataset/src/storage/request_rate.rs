@@ -180,12 +180,9 @@ mod tests {
                 rate.on_answer(s(f64::from(i) / f64::from(answered)));
             }
             rate.on_refusal(s(10.0), s(9.9));
-            let (mut now, mut random) = (10.0, 1_u64);
+            let (mut now, mut random) = (10.0, crowd::Random(1));
             while now < 1_000.0 {
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let uniform = ((random >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-                now -= uniform.ln() / per_s;
+                now -= random.uniform().ln() / per_s;
                 while let Err(turn) = rate.take_turn(s(now)) {
                     now = turn.as_secs_f64() + 1e-6;
                 }

@@ -4,7 +4,7 @@
 use crate::lists::{numbers, write_kept};
 use crate::memory::row::RowPlace;
 use crate::run::job::Map;
-use crate::value::value;
+use crate::value::{unusable, value};
 use crate::{Error, ErrorKind, Result};
 use arrow::record_batch::RecordBatch;
 use feedstock_ops::SampleSeed;
@@ -45,8 +45,7 @@ impl<'a> Fault<'a> {
     }
 
     fn bad_value(map: &'a Map, problem: &str) -> Self {
-        let error = Error::bad_sample(format!("{problem}; correct the file or set on_error=skip"));
-        Self::of(map, error)
+        Self::of(map, unusable(problem))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::run::row_indexes::RunRowIndexes;
 use crate::run::share::Sharing;
 use crate::run::stats::{RunStatus, add_time};
 use crate::run::watchdog::AtWork;
-use crate::value::value;
+use crate::value::{unusable, value};
 use crate::{Error, ErrorKind, Result, SampleContext};
 use arrow::datatypes::SchemaRef;
 use feedstock_dataset::{Block, Catalog, PlannedRow, Step};
@@ -198,12 +198,8 @@ impl<D: Destination> RunningStep<D> {
             let written = if map.chain.reads_lists() {
                 write_images(map, of, seed, scratch, memory.column(index)?)
             } else {
-                let encoded = value(of.0, &map.column, of.1).map_err(|problem| {
-                    about(Error::new(
-                        ErrorKind::BadSample,
-                        format!("{}: {problem}; correct the file or set on_error=skip", name()),
-                    ))
-                })?;
+                let encoded = value(of.0, &map.column, of.1)
+                    .map_err(|problem| about(unusable(format!("{}: {problem}", name()))))?;
                 if let Some(partner) = map.partner.map(|partner| &maps[partner])
                     && let Ok(other) = value(of.0, &partner.column, of.1)
                 {

@@ -21,7 +21,7 @@ use arrow_ipc::root_as_message;
 use arrow_ipc::writer::StreamWriter;
 use bytes::Buf;
 use feedstock_dataset::SampleId;
-use feedstock_ops::Warnings;
+use feedstock_ops::{Chain, Warnings};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) const HEAD_BYTES: u32 = 256 << 20;
 pub(crate) const FRAME_ROWS: u32 = 1 << 20;
 
 /// A ragged row at most: an hour and a half of speech at 48 kHz.
-pub(crate) const ROW_BYTES: usize = 1 << 30;
+pub(crate) const ROW_BYTES: usize = Chain::MAX_ROW_BYTES;
 
 /// Columns of a head before the lengths: sample ids, failures, warnings.
 const OWN_COLUMNS: usize = 3;

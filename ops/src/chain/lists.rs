@@ -23,12 +23,12 @@ use crate::spec::TensorSpec;
 use crate::warning::Warnings;
 use feedstock_base::{Error, Result};
 
-/// The most bytes of a row, which is also the most that workers send.
-const MOST_ROW_BYTES: usize = 1 << 30;
-
 impl Chain {
     /// The default of `max_images`, the most images of one sample: a row of 256 images of 224 × 224 × 3 bytes has 39 MB.
     pub const MAX_IMAGES: u32 = 256;
+
+    /// The most bytes of a sample's images as one tensor. Workers send no longer rows.
+    pub const MAX_ROW_BYTES: usize = 1 << 30;
 
     /// Returns the chain of lists of images, which runs this chain on each image of a sample. The output has one more axis, the
     /// first, which counts images. A sample with more than `max_images` images is bad.
@@ -130,18 +130,17 @@ impl ListPlan {
         let within = within.ok_or_else(|| {
             limits::over(format!("the list has {count} images"), "max_images", self.max_images)
         })?;
-        match self.output.bytes_at(count).filter(|bytes| *bytes <= MOST_ROW_BYTES) {
+        match self.output.bytes_at(count).filter(|bytes| *bytes <= Chain::MAX_ROW_BYTES) {
             Some(bytes) => Ok((within, bytes)),
             None => Err(Error::bad_sample(format!(
-                "the {count} images of the list have {:?} as one tensor, over {MOST_ROW_BYTES} bytes; make them smaller or set \
+                "the {count} images of the list have {:?} as one tensor, over {} bytes; make them smaller or set \
                  on_error=skip",
-                self.output.shape_at(count)
+                self.output.shape_at(count),
+                Chain::MAX_ROW_BYTES
             ))),
         }
     }
-}
 
-impl ListPlan {
     /// Adds what the images `numbers` need to what the sample needs. It ends at the first image that has no header: the sample is
     /// bad, and runs no further than to that image.
     fn need_of(&self, images: &dyn ImageList, numbers: Range<u32>, seed: SampleSeed, scratch: &mut Scratch) {

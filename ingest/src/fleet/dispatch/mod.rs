@@ -445,10 +445,7 @@ impl Dispatch {
         // All of the job's places are taken over once at most: each worker builds the catalog for itself.
         let overdue = self.those(|member| member.is_overdue(now)).len();
         let has_place = |member: &Member| overdue > self.selection.most() || !member.is_overdue(now);
-        let there = self.those(|member| member.is_there() && !member.is_going());
-        self.selected(
-            there.into_iter().filter(|name| self.members.get(*name).is_some_and(has_place)).collect(),
-        )
+        self.selected(self.those(|member| member.is_there() && !member.is_going() && has_place(member)))
     }
 
     /// Returns the number of workers that strands are given to, and of those that are there beyond the number that the job uses.
