@@ -170,7 +170,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("part", nargs="?", choices=["geometry", "recipe"], help="default: both")
-    parser.add_argument("--samples", type=int, default=256)
+    parser.add_argument("--samples", type=int, default=768)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"

@@ -34,9 +34,9 @@ from feedstock.errors import ConfigError, InternalError
 
 log = logging.getLogger("feedstock.rows")
 
-# Rows of a task: a quarter of a worker's part of the batch, so that the last tasks of a batch end at about one time,
+# Rows of a task: half of a worker's part of the batch, so that the last tasks of a batch end at about one time,
 # and at most 16, so that a lost process repeats few.
-_TASKS_PER_WORKER = 4
+_TASKS_PER_WORKER = 2
 _MOST_ROWS = 16
 
 # Seconds that a function may take to load.

@@ -198,12 +198,13 @@ def _indexes(name: str, length: int, identity: str) -> Path:
     if (there := place.find(file)) is not None:
         return there
     pa = tables.pyarrow_for("from_torch")
-    schema = pa.schema([pa.field(INDEX, pa.int32() if length < 2**31 else pa.int64(), nullable=False)])
+    kind = np.dtype(np.int32 if length < 2**31 else np.int64)
+    schema = pa.schema([pa.field(INDEX, pa.from_numpy_dtype(kind), nullable=False)])
 
     def batches() -> Iterator[Any]:
         for start in range(0, length, _ROWS):
-            numbers = np.arange(start, min(start + _ROWS, length))
-            yield pa.record_batch([pa.array(numbers, schema.field(0).type)], schema=schema)
+            indexes = np.arange(start, min(start + _ROWS, length), dtype=kind)
+            yield pa.record_batch([tables.numbers(indexes, pa)], schema=schema)
 
     def write(path: Path) -> str:
         with pa.ipc.new_file(str(path), schema) as writer:

@@ -29,12 +29,16 @@ def pyarrow_for(function: str) -> Any:
     """Returns the module pyarrow; ConfigError if it is not installed."""
     try:
         import pyarrow
-        import pyarrow.compute
     except ImportError as error:
         raise ConfigError(
             f"{function} needs pyarrow, which is not installed: pip install 'feedstock[arrow]'"
         ) from error
     return pyarrow
+
+
+def numbers(values: np.ndarray[Any, Any], pa: Any) -> Any:
+    """Returns the pyarrow array of a contiguous array's numbers. ``pyarrow.array`` imports pandas, which takes 0.2 s."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def write(reader: Any, path: Any, function: str) -> str:
@@ -128,12 +132,14 @@ def _cast(array: Any, field: Any, pa: Any) -> Any:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     elif pa.types.is_run_end_encoded(array.type):
-        array = pa.compute.run_end_decode(array)
+        from pyarrow.compute import run_end_decode
+
+        array = run_end_decode(array)
     types, kind = pa.types, array.type
     try:
         if types.is_large_binary(kind) or types.is_large_string(kind) or types.is_large_list(kind):
             # A copy, whose offsets begin at 0: a cast to offsets of 32 bits refuses a slice that ends above 2 GiB.
-            array = array.take(pa.array(np.arange(len(array))))
+            array = array.take(numbers(np.arange(len(array)), pa))
         return array if array.type == field.type else array.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(f"column {field.name!r} of type {array.type} cannot be stored: {error}") from error
@@ -165,7 +171,7 @@ def _cut(parts: Iterable[Any], pa: Any) -> Iterator[Any]:
 
 def _copied(table: Any, pa: Any) -> Any:
     """Returns rows of a table as one batch of new arrays."""
-    taken = table.take(pa.array(np.arange(table.num_rows))).combine_chunks()
+    taken = table.take(numbers(np.arange(table.num_rows), pa)).combine_chunks()
     (batch,) = taken.to_batches()
     return batch
 
