@@ -58,9 +58,9 @@
 pub use feedstock_dataset::{Cursor, OpenOptions, Rank, SampleId, Shuffle, Tail};
 pub use feedstock_ingest::{RawBatches, RawOptions, SampleContext, default_threads};
 pub use feedstock_ops::{
-    add_noise, adjust_sharpness, affine, aug_mix, auto_augment, autocontrast, bandpass_biquad,
-    bandreject_biquad, bass_biquad, center_crop, color_jitter, decode_audio, decode_image, equalize,
-    equalizer_biquad, feature_major, g711, gaussian_blur, global_mvn, grayscale, highpass_biquad,
+    add_noise, adjust_sharpness, affine, allpass_biquad, aug_mix, auto_augment, autocontrast, band_biquad,
+    bandpass_biquad, bandreject_biquad, bass_biquad, center_crop, color_jitter, decode_audio, decode_image,
+    equalize, equalizer_biquad, feature_major, g711, gaussian_blur, global_mvn, grayscale, highpass_biquad,
     horizontal_flip, invert, log_mel, log_mel_librosa, log_mel_torchaudio, log_mel_whisper, lowpass_biquad,
     mfcc, normalize, pad, pad_seconds, pad_to, perspective, posterize, rand_augment, random_apply,
     random_choice, random_crop, random_crop_seconds, random_erasing, random_iou_crop, random_resized_crop,

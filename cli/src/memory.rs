@@ -11,7 +11,7 @@ pub(crate) struct MemoryArgs {
     /// Bytes of decompressed blocks in memory for each rank [default: 1 GiB].
     #[arg(long, value_name = "BYTES")]
     budget_bytes: Option<u64>,
-    /// Bytes that each rank fetches for batches that have no slot yet [default: 128 MiB].
+    /// Bytes that each rank fetches for batches that have no slot yet [default: 64 MiB from a local disk, else 128 MiB].
     #[arg(long, value_name = "BYTES")]
     prefetch_bytes: Option<u64>,
     /// Bytes of working memory that each CPU thread may take for one sample. Larger samples borrow from

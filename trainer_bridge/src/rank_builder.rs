@@ -193,7 +193,7 @@ impl RankBuilder {
             position,
             end_epoch: pipeline.epochs,
             budget_bytes: pipeline.budget_bytes,
-            prefetch_bytes: pipeline.prefetch_bytes,
+            prefetch_bytes: pipeline.bytes_ahead(),
             sample_bytes: sample_bytes(pipeline.decoder_memory, stream_budget_bytes),
         };
         let settings = Settings {

@@ -1,4 +1,5 @@
-//! Second-order recursive filters: the coefficients of Robert Bristow-Johnson's cookbook, as torchaudio's `*_biquad` functions.
+//! Second-order recursive filters: the coefficients of Robert Bristow-Johnson's cookbook and SoX's `band`, as torchaudio's
+//! `*_biquad` functions.
 
 use super::clip::Clip;
 use super::parameters::single;
@@ -28,6 +29,12 @@ pub(crate) enum Kind {
         const_skirt_gain: bool,
     },
     Bandreject,
+    Allpass,
+    /// One pole and its mirror image, whose bandwidth in Hz is the frequency divided by `Q`.
+    Band {
+        /// Whether the gain suits noise, and not sounds with a pitch.
+        noise: bool,
+    },
     Equalizer,
     Bass,
     Treble,
@@ -95,6 +102,19 @@ impl Biquad {
                 ([peak, 0.0, -peak], plain)
             }
             Kind::Bandreject => ([1.0, -2.0 * cos, 1.0], plain),
+            Kind::Allpass => ([plain[2], plain[1], plain[0]], plain),
+            Kind::Band { noise } => {
+                let a2 = libm::exp(-angle / self.q);
+                let (sum, rest) = (1.0 + a2, 1.0 - a2);
+                let share = 2.0 * cos / sum;
+                let a1 = -2.0 * a2 * share;
+                // torchaudio has 1 − a1² / 4a2 for a pitch; here, a2 may be 0.
+                let squared = match noise {
+                    true => (sum * sum - a1 * a1) * rest / sum,
+                    false => (1.0 - a2 * share * share) * rest * rest,
+                };
+                ([squared.max(0.0).sqrt(), 0.0, 0.0], [1.0, a1, a2])
+            }
             Kind::Equalizer => (
                 [1.0 + alpha * amplitude, -2.0 * cos, 1.0 - alpha * amplitude],
                 [1.0 + alpha / amplitude, -2.0 * cos, 1.0 - alpha / amplitude],

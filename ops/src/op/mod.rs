@@ -88,6 +88,8 @@ pub(crate) mod image {
 #[cfg(feature = "audio")]
 pub(crate) mod audio {
     mod add_noise;
+    mod allpass_biquad;
+    mod band_biquad;
     mod bandpass_biquad;
     mod bandreject_biquad;
     mod bass_biquad;
@@ -114,10 +116,11 @@ pub(crate) mod audio {
 
     pub(crate) use crate::audio::DecodeAudio;
     pub use {
-        add_noise::*, bandpass_biquad::*, bandreject_biquad::*, bass_biquad::*, equalizer_biquad::*,
-        feature_major::*, g711::*, global_mvn::*, highpass_biquad::*, log_mel::*, lowpass_biquad::*, mfcc::*,
-        pad_seconds::*, random_crop_seconds::*, resample::*, reverb::*, spec_augment::*, speed_perturb::*,
-        time_shift::*, treble_biquad::*, trim_silence::*, utterance_mvn::*, volume::*,
+        add_noise::*, allpass_biquad::*, band_biquad::*, bandpass_biquad::*, bandreject_biquad::*,
+        bass_biquad::*, equalizer_biquad::*, feature_major::*, g711::*, global_mvn::*, highpass_biquad::*,
+        log_mel::*, lowpass_biquad::*, mfcc::*, pad_seconds::*, random_crop_seconds::*, resample::*,
+        reverb::*, spec_augment::*, speed_perturb::*, time_shift::*, treble_biquad::*, trim_silence::*,
+        utterance_mvn::*, volume::*,
     };
 }
 
@@ -379,6 +382,10 @@ ops! {
         BandpassBiquad::new = bandpass_biquad(central_freq: [f64; 2]);
         /// Remove frequencies around a center.
         BandrejectBiquad::new = bandreject_biquad(central_freq: [f64; 2]);
+        /// Shift phases around a center.
+        AllpassBiquad::new = allpass_biquad(central_freq: [f64; 2]);
+        /// Keep frequencies around a center, with a gentle slope.
+        BandBiquad::new = band_biquad(central_freq: [f64; 2]);
         /// Amplify or attenuate frequencies around a center.
         EqualizerBiquad::new = equalizer_biquad(center_freq: [f64; 2], gain: [f64; 2]);
         /// Amplify or attenuate low frequencies.

@@ -205,7 +205,7 @@ impl Pipeline {
             slot_bytes,
             has_variable_length: outputs().any(|output| output.is_ragged()),
             budget_bytes: self.budget_bytes,
-            prefetch_bytes: self.prefetch_bytes,
+            prefetch_bytes: self.bytes_ahead(),
             decoder_memory: self.decoder_memory,
             held_bytes: self.held_bytes,
             most_bytes: self

@@ -4,6 +4,13 @@ use super::Pipeline;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// 1,200 photographs of 110 kB: half a second ahead of a rank that trains on 2,400 a second, while 999 of 1,000 reads from object
+/// storage take less.
+const PREFETCH_BYTES: u64 = 128 << 20;
+
+/// A local disk answers within milliseconds. With 128 MiB, the default pipeline takes 150 MiB more.
+const LOCAL_PREFETCH_BYTES: u64 = 64 << 20;
+
 impl Pipeline {
     /// Sets the number of batches in memory for each rank, at least 2. Default 4: 2 ready, 1 being written, 1 with the caller.
     ///
@@ -123,7 +130,8 @@ impl Pipeline {
         self
     }
 
-    /// Limits the bytes that each rank of this process fetches for steps that have no slot yet. Default 128 MiB. The next two
+    /// Limits the bytes that each rank of this process fetches for steps that have no slot yet. Default 64 MiB of a data set on a
+    /// local disk, and 128 MiB of others. The next two
     /// steps are fetched in any case, and no more than 64 steps. Of files on a local disk, no more than these bytes are kept for the
     /// next epoch, since the operating system caches files; with object storage, the whole budget is used to keep them.
     ///
@@ -131,8 +139,16 @@ impl Pipeline {
     /// workers do not use it, they use what they [reserve](crate::Workers).
     #[must_use]
     pub fn prefetch_bytes(mut self, bytes: u64) -> Self {
-        self.prefetch_bytes = bytes;
+        self.prefetch_bytes = Some(bytes);
         self
+    }
+
+    /// Returns the bytes that are fetched ahead.
+    pub(crate) fn bytes_ahead(&self) -> u64 {
+        self.prefetch_bytes.unwrap_or_else(|| match self.recipe.dataset.catalog().is_local() {
+            true => LOCAL_PREFETCH_BYTES,
+            false => PREFETCH_BYTES,
+        })
     }
 
     /// Limits the working memory of each CPU thread for one sample, in bytes. It covers the decoded image or waveform, the

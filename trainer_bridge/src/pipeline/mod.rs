@@ -29,10 +29,6 @@ const HELD_BYTES: u64 = 1 << 30;
 /// Twice the default shuffle window: the window's blocks, those that cross its edges, and reads ahead.
 const BUDGET_BYTES: u64 = 1 << 30;
 
-/// 1,200 photographs of 110 kB: half a second ahead of a rank that trains on 2,400 a second, while 999 of 1,000 reads from object
-/// storage take less.
-const PREFETCH_BYTES: u64 = 128 << 20;
-
 /// Longer than any retry of storage, shorter than the timeout of a collective (10 min in torch.distributed).
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -50,7 +46,7 @@ pub struct Pipeline {
     pub(crate) held_bytes: u64,
     pub(crate) threads: Option<usize>,
     pub(crate) budget_bytes: u64,
-    pub(crate) prefetch_bytes: u64,
+    pub(crate) prefetch_bytes: Option<u64>,
     pub(crate) decoder_memory: u64,
     pub(crate) row_index_bytes: Option<u64>,
     pub(crate) deadline: Duration,
@@ -72,7 +68,7 @@ impl Pipeline {
             held_bytes: HELD_BYTES,
             threads: None,
             budget_bytes: BUDGET_BYTES,
-            prefetch_bytes: PREFETCH_BYTES,
+            prefetch_bytes: None,
             decoder_memory: DECODER_MEMORY,
             row_index_bytes: None,
             deadline: DEADLINE,

@@ -8,6 +8,8 @@ on threads, ranks or restarts.
 from feedstock.ops._op import Op
 from feedstock.ops.audio import (
     add_noise,
+    allpass_biquad,
+    band_biquad,
     bandpass_biquad,
     bandreject_biquad,
     bass_biquad,
@@ -79,9 +81,11 @@ __all__ = [
     "add_noise",
     "adjust_sharpness",
     "affine",
+    "allpass_biquad",
     "aug_mix",
     "auto_augment",
     "autocontrast",
+    "band_biquad",
     "bandpass_biquad",
     "bandreject_biquad",
     "bass_biquad",

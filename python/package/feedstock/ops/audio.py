@@ -215,6 +215,34 @@ def bandreject_biquad(central_freq: float | tuple[float, float], *, Q: float | N
     return Op("bandreject_biquad", central_freq=central_freq, Q=Q)
 
 
+def allpass_biquad(central_freq: float | tuple[float, float], *, Q: float | None = None) -> Op:
+    """Shifts phases around a center, as torchaudio's ``allpass_biquad``. The result is limited to -1…1.
+
+    Args:
+        central_freq: The frequency in Hz, or its bounds, below half of the sample rate.
+        Q: The quality factor; default 0.707.
+    """
+    return Op("allpass_biquad", central_freq=central_freq, Q=Q)
+
+
+def band_biquad(
+    central_freq: float | tuple[float, float],
+    *,
+    Q: float | None = None,
+    noise: bool | None = None,
+) -> Op:
+    """Keeps frequencies around a center, as torchaudio's ``band_biquad``. The result is limited to -1…1.
+
+    Its slope is gentler than that of ``bandpass_biquad``.
+
+    Args:
+        central_freq: The frequency in Hz, or its bounds, below half of the sample rate.
+        Q: The quality factor, the center divided by the width of the band; default 0.707.
+        noise: Whether the gain suits sounds without a pitch, such as noise; default ``False``.
+    """
+    return Op("band_biquad", central_freq=central_freq, Q=Q, noise=noise)
+
+
 def equalizer_biquad(
     center_freq: float | tuple[float, float],
     gain: float | tuple[float, float],

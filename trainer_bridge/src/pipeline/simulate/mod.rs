@@ -64,7 +64,7 @@ impl Pipeline {
         plan.check_epoch(options.epoch)?;
         let catalog = self.recipe.dataset.catalog();
         shape.check(&plan, &|sample| catalog.describe_sample(sample))?;
-        let (budget_bytes, prefetch_bytes) = (self.budget_bytes, self.prefetch_bytes);
+        let (budget_bytes, prefetch_bytes) = (self.budget_bytes, self.bytes_ahead());
         let rank = options.rank(self.threads, self.slots, catalog.is_local());
         let as_set = Variant { plan, budget_bytes, prefetch_bytes, rank };
         let slot_bytes = self.slot_bytes()?;
