@@ -11,6 +11,7 @@
 mod bench;
 mod bucket;
 mod catalog;
+mod chains;
 mod common;
 mod cursor;
 mod doctor;

@@ -1,12 +1,12 @@
 //! `feedstock simulate`: forecasts rate, reads, memory and costs of a job without reading its data.
 
 use super::bucket::BucketArgs;
+use super::chains::encoded_column;
 use super::common::Common;
 use super::failure::{Failure, Outcome};
 use super::memory::MemoryArgs;
 use super::output::{Output, bytes, count, hours};
 use super::plan::StepArgs;
-use super::preview::payload_column;
 use super::source::{ShuffleArgs, SourceArgs};
 use clap::Args;
 use feedstock_ops::ChainSpec;
@@ -51,7 +51,7 @@ pub(crate) struct Command {
     /// none].
     #[arg(long)]
     ops: Option<String>,
-    /// The column of encoded samples, for --ops [default: the data set's only payload column].
+    /// The column of encoded samples, for --ops [default: the only one].
     #[arg(long, requires = "ops")]
     column: Option<String>,
     #[command(flatten)]
@@ -168,7 +168,7 @@ impl Command {
         let mut pipeline =
             bridge::Dataset::from(dataset.clone()).shuffle(self.order.shuffle()?).tail(self.cut.tail());
         if let Some(spec) = spec {
-            pipeline = pipeline.map(&payload_column(&dataset, self.column.as_deref())?, spec);
+            pipeline = pipeline.map(&encoded_column(&dataset, self.column.as_deref())?, spec);
         }
         pipeline = self.lengths.apply(pipeline, self.cut.global_batch())?;
         let simulation = self.memory.apply(pipeline).simulate(&options)?;

@@ -1,4 +1,7 @@
 //! Lists of encoded images in blocks: `list<binary>`, and `list<struct<bytes, path>>` as Hugging Face's `Sequence(Image())`.
+//!
+//! A pipeline reads them for its chains. Previews and measurements, which run chains without a pipeline, read them with
+//! [`EncodedImages`].
 
 use crate::Result;
 use crate::lists::{item, list_of};
@@ -14,7 +17,17 @@ const BYTES: &str = "bytes";
 const PATH: &str = "path";
 
 /// Returns whether values of this type are lists of encoded bytes.
-pub(crate) fn is_list_of_images(data_type: &DataType) -> bool {
+///
+/// ```
+/// use arrow::datatypes::DataType;
+/// use feedstock_ingest::images::is_list_of_images;
+///
+/// let list = |item| DataType::new_list(item, true);
+/// assert!(is_list_of_images(&list(DataType::Binary)));
+/// assert!(!is_list_of_images(&list(DataType::Float32)));
+/// assert!(!is_list_of_images(&DataType::Binary));
+/// ```
+pub fn is_list_of_images(data_type: &DataType) -> bool {
     match item(data_type) {
         Some(DataType::Struct(children)) => {
             let known = children.iter().all(|child| matches!(child.name().as_str(), BYTES | PATH));
@@ -28,8 +41,25 @@ fn is_binary(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
 }
 
-/// The images of one row.
-pub(crate) struct EncodedImages {
+/// The images of one row, as [`Chain::apply_list`](feedstock_ops::Chain::apply_list) takes them.
+///
+/// ```
+/// use arrow::array::{ArrayRef, BinaryArray, ListArray, RecordBatch};
+/// use arrow::buffer::OffsetBuffer;
+/// use arrow::datatypes::{DataType, Field};
+/// use feedstock_ingest::images::EncodedImages;
+/// use feedstock_ops::ImageList;
+/// use std::sync::Arc;
+///
+/// let images: ArrayRef = Arc::new(BinaryArray::from_vec(vec![&b"first"[..], b"second", b"third"]));
+/// let item = Arc::new(Field::new("item", DataType::Binary, true));
+/// let lists: ArrayRef = Arc::new(ListArray::new(item, OffsetBuffer::from_lengths([1, 2]), images, None));
+/// let rows = RecordBatch::try_from_iter([("images", lists)]).unwrap();
+/// let images = EncodedImages::of(&rows, "images", 1)?;
+/// assert_eq!((images.count(), images.image(1)?), (2, &b"third"[..]));
+/// # Ok::<(), feedstock_ingest::Error>(())
+/// ```
+pub struct EncodedImages {
     /// The list's items, and their bytes: the same array, or a child of it.
     items: ArrayRef,
     bytes: ArrayRef,
@@ -39,8 +69,8 @@ impl EncodedImages {
     /// Returns the images in one row of a column.
     ///
     /// # Errors
-    /// `BadSample` for a list that is null.
-    pub(crate) fn of(rows: &RecordBatch, column: &str, row: usize) -> Result<Self> {
+    /// `BadSample` for a list that is null, and for a column that does not exist or has no lists.
+    pub fn of(rows: &RecordBatch, column: &str, row: usize) -> Result<Self> {
         let list = rows.column_by_name(column).ok_or_else(|| unusable("the block lacks the column"))?;
         let items = list_of(list, row).map_err(unusable)?;
         let bytes = match items.as_struct_opt() {

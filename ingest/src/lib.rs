@@ -39,7 +39,7 @@
 pub mod doctor;
 mod fleet;
 mod functions;
-mod images;
+pub mod images;
 mod lists;
 mod memory;
 mod pool;

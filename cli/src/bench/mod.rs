@@ -6,12 +6,11 @@ mod report;
 mod waits;
 
 use crate::bucket::BucketArgs;
+use crate::chains::ChainArgs;
 use crate::common::Common;
 use crate::failure::{Failure, Outcome};
-use crate::medium::Medium;
 use crate::memory::MemoryArgs;
 use crate::plan::StepArgs;
-use crate::preview::payload_column;
 use crate::progress::Reporter;
 use crate::source::{ShuffleArgs, SourceArgs};
 use crate::usage::Usage;
@@ -19,8 +18,6 @@ use crate::workers::{FirstWait, FleetLoad, WorkersArgs};
 use clap::Args;
 use counts::Counts;
 use feedstock_dataset::{Dataset, Position, Rank};
-use feedstock_ops::ChainSpec;
-use feedstock_trainer_bridge as bridge;
 use feedstock_trainer_bridge::{Ledger, OnError, Pipeline, RankIterator, RankStats, Workers};
 use report::Measured;
 use std::cell::OnceCell;
@@ -32,10 +29,15 @@ Examples:
   feedstock bench s3://bucket/train --world-size 8 --rank 0 --samples 20000 --json
   feedstock bench /data/cv-corpus/de --split train --ops 'decode_audio,resample:16000,log_mel:80' --bucket duration
   feedstock bench /data/imagenet --step-ms 120          # with a trainer that takes 120 ms per step
+  feedstock bench /data/imagenet --view global=random_resized_crop:224 --view 'local*8=random_resized_crop:96'
+  feedstock bench /data/documents --column images --ops decode_image,resize:224x224  # lists of images
+
+--view decodes each image once and makes a tensor of each view, as fs.views in Python; --ops then has only the decoder.
+On a column of lists of images, the ops run on every image of a sample's list.
 
 samples_per_s is measured from the first batch on, first_batch_s from the moment the data set is opened. CPU time and
 memory are those of the whole process, without the bare chain. chain_ceiling_samples_per_s is the rate of the bare
-chain: the same ops and threads, without a pipeline, from samples in memory to one buffer. bottleneck is one of:
+chain: the same ops, views and threads, without a pipeline, from samples in memory to one buffer. bottleneck is one of:
   ops              the CPU threads of this process are busy
   workers          the CPU threads of the workers are busy (workers_busy is their busy share)
   storage          reading is the limit, on this machine or on the workers
@@ -55,13 +57,8 @@ pub(crate) struct Command {
     cut: StepArgs,
     #[command(flatten)]
     lengths: BucketArgs,
-    /// The ops, in the syntax that `feedstock ops` describes [default:
-    /// decode_image,random_resized_crop:224,horizontal_flip; for audio: decode_audio,resample:16000,log_mel:80].
-    #[arg(long)]
-    ops: Option<String>,
-    /// The column of encoded samples [default: the data set's only payload column].
-    #[arg(long)]
-    column: Option<String>,
+    #[command(flatten)]
+    chains: ChainArgs,
     /// Run only this rank [default: all ranks in turn, in this process].
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
@@ -92,13 +89,12 @@ pub(crate) struct Command {
 
 impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
-        let given = self.ops.as_deref().map(str::parse::<ChainSpec>).transpose()?;
+        let given = self.chains.parse()?;
         let start = Instant::now();
         let dataset = self.source.open(common)?;
-        let column = payload_column(&dataset, self.column.as_deref())?;
-        let spec = given.map_or_else(|| Medium::of(&column).default_ops().parse(), Ok)?;
-        let mut pipeline = bridge::Dataset::from(dataset.clone())
-            .map(&column, spec)
+        let ops = self.chains.on(given, &dataset)?;
+        let mut pipeline = ops
+            .pipeline(&dataset)
             .shuffle(self.order.shuffle()?)
             .tail(self.cut.tail())
             .epochs(self.cut.epoch.saturating_add(self.epochs))
@@ -115,11 +111,11 @@ impl Command {
         if let Some(workers) = &workers {
             pipeline = pipeline.workers(workers.clone());
         }
-        let chain = pipeline.chain(&column)?;
+        let compiled = ops.compile(&pipeline)?;
         let mut measured = self.measure(common, &dataset, &pipeline, workers.as_ref(), start)?;
         if !self.no_ceiling {
             let (seed, threads) = (self.order.seed, common.threads());
-            measured.ceiling = Some(ceiling::samples_per_s(&dataset, &column, &chain, seed, threads)?);
+            measured.ceiling = Some(ceiling::samples_per_s(&dataset, &compiled, seed, threads)?);
         }
         measured.print(common.json)
     }

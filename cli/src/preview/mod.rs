@@ -7,21 +7,20 @@ mod page;
 mod picture;
 mod spectrogram;
 
+use super::chains::{ChainArgs, ChainMemory, ChainOutput, Chains, Stored, has_lists};
 use super::common::Common;
 use super::failure::{Failure, Outcome, local_path};
-use super::medium::Medium;
 use super::output::{Output, bytes};
 use super::progress::Reporter;
 use super::source::{ShuffleArgs, SourceArgs};
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::Array;
 use arrow::util::display::array_value_to_string;
 use clap::Args;
 use feedstock_dataset::{Block, BlockId, Catalog, Dataset, PlannedSample, Position};
 use feedstock_ops::audio::read_audio_header;
-use feedstock_ops::{Chain, ChainSpec, RaggedRow, SampleSeed, Scratch, TensorSpec};
-use feedstock_trainer_bridge as bridge;
+use feedstock_ops::{SampleSeed, TensorSpec};
 use futures::{StreamExt, TryStreamExt};
-use page::{Page, Sound, Tile};
+use page::{Page, Shown, Sound, Tile};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -38,7 +37,13 @@ Examples:
   feedstock preview /data/imagenet --out page.html
   feedstock preview s3://bucket/train --ops 'decode_image,random_resized_crop:224,trivial_augment' --out page.html
   feedstock preview /data/cv-corpus/de --split train --samples 20 --out page.html   # spectrograms and sound
-  feedstock preview /data/imagenet --seed 7 --epoch 1 --samples 120 --original --out page.html";
+  feedstock preview /data/imagenet --seed 7 --epoch 1 --samples 120 --original --out page.html
+  feedstock preview /data/imagenet --view global=random_resized_crop:224 \\
+    --view 'local*8=random_resized_crop:96' --out page.html
+  feedstock preview /data/documents --column images --ops decode_image,resize:224x224 --out page.html
+
+--view decodes each image once and shows each view with its name, as fs.views in Python makes it; --ops then has only the
+decoder. Of a column of lists of images, the page has all images of each sample.";
 
 /// Write an HTML page that shows samples as the model will see them.
 #[derive(Args)]
@@ -48,13 +53,8 @@ pub(crate) struct Command {
     source: SourceArgs,
     #[command(flatten)]
     order: ShuffleArgs,
-    /// The pipeline's ops [default: decode_image,random_resized_crop:224,horizontal_flip; for audio:
-    /// decode_audio,resample:16000,log_mel:80].
-    #[arg(long)]
-    ops: Option<String>,
-    /// The column of encoded samples [default: the data set's only payload column].
-    #[arg(long)]
-    column: Option<String>,
+    #[command(flatten)]
+    chains: ChainArgs,
     /// The page to write. It contains its images and audio clips.
     #[arg(long, value_name = "FILE", value_parser = local_path)]
     out: PathBuf,
@@ -71,19 +71,16 @@ pub(crate) struct Command {
 
 impl Command {
     pub(crate) fn run(&self, common: &Common) -> Outcome {
-        let given = self.ops.as_deref().map(str::parse::<ChainSpec>).transpose()?;
+        let given = self.chains.parse()?;
         let dataset = self.source.open(common)?;
-        let column = payload_column(&dataset, self.column.as_deref())?;
-        let ops = self.ops.as_deref().unwrap_or(Medium::of(&column).default_ops());
-        let spec = given.map_or_else(|| ops.parse(), Ok)?;
-        let chain = bridge::Dataset::from(dataset.clone()).map(&column, spec).chain(&column)?;
-        let tiles = self.tiles(common, &dataset, &chain, &column)?;
-        let failed = tiles.iter().filter(|tile| tile.picture.is_err()).count();
+        let ops = self.chains.on(given, &dataset)?;
+        let compiled = ops.compile(&ops.pipeline(&dataset))?;
+        let tiles = self.tiles(common, &dataset, &compiled)?;
+        let failed = tiles.iter().filter(|tile| tile.shown.is_err()).count();
         let shown = tiles.len();
         let page = Page {
             uri: dataset.uri(),
-            ops,
-            output: &described(chain.output()),
+            chains: &facts(ops.text(), compiled.outputs()),
             seed: self.order.seed,
             epoch: self.epoch,
             tiles: &tiles,
@@ -95,6 +92,7 @@ impl Command {
         if common.json {
             output.json(&serde_json::json!({
                 "out": self.out, "samples": shown, "failed": failed, "bytes": html.len(),
+                "images": tiles.iter().map(Tile::images).sum::<usize>(),
             }))?;
         } else {
             let bad = if failed > 0 { format!(", {failed} of them unusable") } else { String::new() };
@@ -110,7 +108,7 @@ impl Command {
     }
 
     /// Returns the tiles in the order of the plan.
-    fn tiles(&self, common: &Common, dataset: &Dataset, chain: &Chain, column: &str) -> Outcome<Vec<Tile>> {
+    fn tiles(&self, common: &Common, dataset: &Dataset, bare: &Chains) -> Outcome<Vec<Tile>> {
         let plan = dataset.plan(&self.order.shuffle()?)?;
         let mut order = plan.epoch(self.epoch);
         let total = self.samples.min(plan.len());
@@ -122,11 +120,10 @@ impl Command {
         let reporter = Reporter::new(common, "decoding");
         let mut painter = Painter {
             command: self,
-            chain,
-            column,
+            bare,
+            is_sound: bare.outputs().iter().any(|output| spectrogram::is_sound(&output.spec)),
             catalog: dataset.catalog(),
-            scratch: Scratch::default(),
-            row: RaggedRow::new(),
+            memory: bare.memory(),
         };
         let reader = dataset.block_reader();
         let mut tiles: Vec<(u64, Tile)> = Vec::new();
@@ -153,26 +150,30 @@ impl Command {
 /// Makes tiles from samples.
 struct Painter<'a> {
     command: &'a Command,
-    chain: &'a Chain,
-    column: &'a str,
+    bare: &'a Chains,
+    /// Whether the result is audio.
+    is_sound: bool,
     catalog: &'a Catalog,
-    scratch: Scratch,
-    row: RaggedRow,
+    memory: ChainMemory,
 }
 
 impl Painter<'_> {
     fn tile(&mut self, block: &Block, planned: &PlannedSample) -> Outcome<Tile> {
         let row = planned.row as usize;
         let id = planned.sample;
-        let encoded = encoded(&block.rows, self.column, row)?;
+        let stored = self.bare.stored(&block.rows, row)?;
         let seed = SampleSeed::new(self.command.order.seed, self.command.epoch, id.0);
-        let picture = match encoded {
+        let shown = match &stored {
             None => Err("no stored value (null)".to_owned()),
-            Some(encoded) => self.picture(encoded, seed)?,
+            Some(stored) => self.shown(stored, seed)?,
         };
-        let is_sound = spectrogram::is_sound(self.chain.output());
-        let original = encoded.filter(|_| self.command.original && !is_sound).map(<[u8]>::to_vec);
-        let sound = encoded.filter(|_| is_sound).map(|clip| {
+        let is_sound = self.is_sound;
+        let files = stored.as_ref().map(Stored::files).unwrap_or_default();
+        let originals = match self.command.original && !is_sound {
+            true => files.iter().map(|file| file.to_vec()).collect(),
+            false => Vec::new(),
+        };
+        let sound = files.first().filter(|_| is_sound).map(|clip| {
             let header = read_audio_header(clip, clip.len() as u64); // the ops report a damaged header
             Sound { bytes: clip.to_vec(), seconds: header.ok().and_then(|header| header.seconds()) }
         });
@@ -180,7 +181,7 @@ impl Painter<'_> {
         let mut sentence = None;
         let mut facts = String::new();
         for (field, values) in block.rows.schema().fields().iter().zip(block.rows.columns()) {
-            if self.catalog.is_payload(field.name()) || values.is_null(row) {
+            if self.catalog.is_payload(field.name()) || has_lists(field) || values.is_null(row) {
                 continue;
             }
             let value = array_value_to_string(values, row)
@@ -201,27 +202,27 @@ impl Painter<'_> {
             place: self.catalog.describe_sample(id),
             facts,
             sentence,
-            picture,
-            original,
+            shown,
+            originals,
             sound,
         })
     }
 
-    /// Returns a PNG of the ops' result, or why there is none.
-    fn picture(&mut self, encoded: &[u8], seed: SampleSeed) -> Outcome<Result<Vec<u8>, String>> {
-        let spec = self.chain.output();
-        if spec.is_ragged() {
-            return match self.chain.apply_ragged(encoded, seed, &mut self.scratch, &mut self.row) {
-                Ok(()) => spectrogram::png(&self.row, spec).map(Ok),
-                Err(error) => Ok(Err(error.to_string())),
+    /// Returns the chains' results as PNGs, or why there are none.
+    fn shown(&mut self, stored: &Stored<'_>, seed: SampleSeed) -> Outcome<Result<Vec<Shown>, String>> {
+        if let Err(error) = self.bare.run(stored, seed, &mut self.memory) {
+            return Ok(Err(error.to_string()));
+        }
+        let shown = |(output, tensor, length): (&ChainOutput, &[u8], usize)| -> Outcome<Shown> {
+            let spec = &output.spec;
+            let is_image = !spectrogram::is_sound(spec) && (spec.is_list() || !spec.is_ragged());
+            let pngs = match is_image {
+                true => picture::pngs(tensor, spec)?,
+                false => vec![spectrogram::png(tensor, spec, length)?],
             };
-        }
-        let mut out = vec![0; spec.bytes()];
-        match self.chain.apply(encoded, seed, &mut self.scratch, &mut out) {
-            Ok(()) if spectrogram::is_sound(spec) => spectrogram::shown(&out, spec, 0).map(Ok),
-            Ok(()) => picture::png(&out, spec).map(Ok),
-            Err(error) => Ok(Err(error.to_string())),
-        }
+            Ok(Shown { name: output.view.clone(), pngs })
+        };
+        self.bare.results(&self.memory).map(shown).collect::<Outcome<_>>().map(Ok)
     }
 
     /// Returns ` (tench)`, the class name to be shown after a label; empty if it has none.
@@ -233,10 +234,19 @@ impl Painter<'_> {
     }
 }
 
-/// Returns type and shape, with `T` for the ragged axis.
+/// Returns what the chains do, as terms and texts: the ops, and the ops of each view.
+fn facts(ops: &str, outputs: &[ChainOutput]) -> Vec<(String, String)> {
+    let of = |output: &ChainOutput| {
+        let view = output.view.as_ref().map(|name| (format!("view {name}"), output.ops.clone()));
+        view.into_iter().chain([("result".to_owned(), described(&output.spec))])
+    };
+    std::iter::once(("ops".to_owned(), ops.to_owned())).chain(outputs.iter().flat_map(of)).collect()
+}
+
+/// Returns type and shape, with `T` for the time of audio and `N` for the images of a list.
 fn described(spec: &TensorSpec) -> String {
     let axis = |(place, length): (usize, &usize)| match spec.ragged_axis {
-        Some(ragged) if ragged == place => "T".to_owned(),
+        Some(ragged) if ragged == place => if spec.is_list() { "N" } else { "T" }.to_owned(),
         _ => length.to_string(),
     };
     let shape: Vec<String> = spec.shape.iter().enumerate().map(axis).collect();
@@ -249,28 +259,4 @@ fn shortened(value: String) -> String {
         Some((end, _)) if !value.contains(' ') => format!("{}…", &value[..end]),
         _ => value,
     }
-}
-
-/// Returns the named payload column, or the only one.
-pub(crate) fn payload_column(dataset: &Dataset, named: Option<&str>) -> Outcome<String> {
-    let known = dataset.catalog().payload_columns();
-    match (named, known) {
-        (Some(name), _) if known.iter().any(|column| column == name) => Ok(name.to_owned()),
-        (None, [only]) => Ok(only.clone()),
-        (None, []) => {
-            Err(Failure::config(format!("{} has no payload column (encoded images or audio)", dataset.uri())))
-        }
-        _ => Err(Failure::config(format!(
-            "{}: set --column to one of the payload columns: {}",
-            dataset.uri(),
-            known.join(", ")
-        ))),
-    }
-}
-
-/// Returns the encoded bytes of a row; `None` if they are null.
-pub(crate) fn encoded<'a>(rows: &'a RecordBatch, column: &str, row: usize) -> Outcome<Option<&'a [u8]>> {
-    let values = rows.column_by_name(column).and_then(|values| values.as_binary_view_opt());
-    let values = values.ok_or_else(|| Failure::bug(format!("a block has no payload column {column}")))?;
-    Ok((!values.is_null(row)).then(|| values.value(row)))
 }

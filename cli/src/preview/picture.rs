@@ -6,12 +6,22 @@ use feedstock_ops::{DType, Layout, TensorSpec};
 const CHANNELS: usize = 3;
 const WITH_ALPHA: usize = 4;
 
-/// Encodes one sample's tensor as a PNG: u8, u16 or f32, `[h, w, c]` or `[c, h, w]` with 1, 3 or 4 channels, or a mask
+/// Encodes each image of one sample's tensor: one, or those along an axis of images before the others.
+pub(super) fn pngs(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<Vec<u8>>> {
+    let axes = if spec.layout == Layout::Hw { 2 } else { 3 };
+    if spec.shape.len() != axes + 1 {
+        return Ok(vec![png(tensor, spec)?]);
+    }
+    let image = TensorSpec::new(spec.dtype, &spec.shape[1..], spec.layout);
+    tensor.chunks_exact(image.bytes().max(1)).map(|tensor| png(tensor, &image)).collect()
+}
+
+/// Encodes an image as a PNG: u8, u16 or f32, `[h, w, c]` or `[c, h, w]` with 1, 3 or 4 channels, or a mask
 /// `[h, w]`. Transparent pixels are shown on white.
 ///
 /// The high byte of u16 values is shown. f32 values are scaled so that the minimum becomes 0 and the maximum 255, because normalised
 /// values have no colours. Each class of a mask has another colour; class 0 is black.
-pub(super) fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
+fn png(tensor: &[u8], spec: &TensorSpec) -> Outcome<Vec<u8>> {
     let (height, width, channels) = match (spec.shape.as_slice(), spec.layout) {
         (&[height, width, channels @ (1 | CHANNELS | WITH_ALPHA)], Layout::Hwc)
         | (&[channels @ (1 | CHANNELS | WITH_ALPHA), height, width], Layout::Chw) => {
@@ -139,6 +149,20 @@ mod tests {
     fn tensors_that_are_not_images_are_rejected() {
         assert!(png(&[0; 160], &TensorSpec::new(DType::U8, [80, 1, 2], Layout::Hwc)).is_err());
         assert!(png(&[0; 80], &TensorSpec::new(DType::U8, [80], Layout::T)).is_err());
+    }
+
+    #[test]
+    fn each_image_of_a_tensor_is_shown() {
+        let two: [u8; 12] = [0, 10, 20, 30, 40, 255, 7, 8, 9, 1, 2, 3];
+        let spec = |shape: &[usize]| TensorSpec::new(DType::U8, shape, Layout::Hwc);
+        for images in [spec(&[2, 1, 2, 3]), spec(&[1, 2, 3]).list()] {
+            let shown: Vec<_> = pngs(&two, &images).unwrap().iter().map(|image| decoded(image)).collect();
+            assert_eq!(shown, [&two[..6], &two[6..]]);
+        }
+        assert_eq!(pngs(&two[..6], &spec(&[1, 2, 3])).unwrap().len(), 1);
+        assert!(pngs(&[], &spec(&[1, 2, 3]).list()).unwrap().is_empty());
+        let masks = TensorSpec::new(DType::U8, [2, 1, 1], Layout::Hw);
+        assert_eq!(pngs(&[0, 1], &masks).unwrap().len(), 2);
     }
 
     #[test]

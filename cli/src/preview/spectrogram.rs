@@ -2,7 +2,7 @@
 
 use super::picture::{encode, floats, stretch};
 use crate::failure::{Failure, Outcome};
-use feedstock_ops::{DType, Layout, RaggedRow, TensorSpec};
+use feedstock_ops::{DType, Layout, TensorSpec};
 
 /// Maximum number of columns in the image of a waveform, and its number of rows.
 const WAVE_COLUMNS: usize = 800;
@@ -12,13 +12,8 @@ const COLOURS: [[u8; 3]; 5] = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 14
 
 /// Encodes one audio clip's tensor as a PNG: f32, `[T]`, `[T, features]` or `[features, T]`.
 ///
-/// Values are scaled so that the minimum is black and the maximum pale yellow.
-pub(super) fn png(row: &RaggedRow, spec: &TensorSpec) -> Outcome<Vec<u8>> {
-    shown(row.bytes(), spec, row.length())
-}
-
-/// As [`png`], for a tensor of fixed length.
-pub(super) fn shown(bytes: &[u8], spec: &TensorSpec, length: usize) -> Outcome<Vec<u8>> {
+/// `length` is that of the ragged axis, if there is one. Values are scaled so that the minimum is black and the maximum pale yellow.
+pub(super) fn png(bytes: &[u8], spec: &TensorSpec, length: usize) -> Outcome<Vec<u8>> {
     let shape = spec.shape_at(length);
     if spec.dtype != DType::F32 {
         return Err(Failure::config(format!(
@@ -120,8 +115,8 @@ mod tests {
         // Two frames of three features; the second frame's highest feature is the loudest.
         let (tf, ft) = ([0.0, 1.0, 2.0, 3.0, 4.0, 8.0], [0.0, 3.0, 1.0, 4.0, 2.0, 8.0]);
         let spec = |shape: [usize; 2], layout| TensorSpec::new(DType::F32, shape, layout);
-        let one = decoded(&shown(&bytes(&tf), &spec([2, 3], Layout::Tf), 2).unwrap());
-        let other = decoded(&shown(&bytes(&ft), &spec([3, 2], Layout::Ft), 2).unwrap());
+        let one = decoded(&png(&bytes(&tf), &spec([2, 3], Layout::Tf), 2).unwrap());
+        let other = decoded(&png(&bytes(&ft), &spec([3, 2], Layout::Ft), 2).unwrap());
         assert_eq!(one, other);
         assert_eq!((one.0, one.1), (2, 3));
         assert_eq!(one.2[3..6], colour(255)); // top right
@@ -131,11 +126,11 @@ mod tests {
     #[test]
     fn a_waveform_fills_its_range_and_an_empty_audio_clip_is_not_a_bug() {
         let spec = TensorSpec::new(DType::F32, [4], Layout::T);
-        let (width, height, pixels) = decoded(&shown(&bytes(&[0.5, -0.5, 0.0, 0.0]), &spec, 4).unwrap());
+        let (width, height, pixels) = decoded(&png(&bytes(&[0.5, -0.5, 0.0, 0.0]), &spec, 4).unwrap());
         assert_eq!((width, height as usize), (4, WAVE_ROWS));
         assert_eq!(pixels[..3], COLOURS[3]);
         assert_eq!(pixels[9..12], [0; 3]);
-        assert!(shown(&[], &TensorSpec::new(DType::F32, [0, 80], Layout::Tf).ragged(0), 0).is_ok());
-        assert!(shown(&[], &TensorSpec::new(DType::I64, [0], Layout::T).ragged(0), 0).is_err());
+        assert!(png(&[], &TensorSpec::new(DType::F32, [0, 80], Layout::Tf).ragged(0), 0).is_ok());
+        assert!(png(&[], &TensorSpec::new(DType::I64, [0], Layout::T).ragged(0), 0).is_err());
     }
 }

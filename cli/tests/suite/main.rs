@@ -5,6 +5,9 @@
 mod commands;
 mod doctor;
 mod errors;
+mod lists;
+mod pages;
 mod sandbox;
 mod shard;
 mod speech;
+mod views;
