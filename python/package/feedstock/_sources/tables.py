@@ -37,7 +37,7 @@ def pyarrow_for(function: str) -> Any:
 
 
 def numbers(values: np.ndarray[Any, Any], pa: Any) -> Any:
-    """Returns the pyarrow array of a contiguous array's numbers. ``pyarrow.array`` imports pandas, which takes 0.2 s."""
+    """Returns the pyarrow array of a contiguous array's numbers. ``pyarrow.array`` imports pandas: 0.2 s."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
