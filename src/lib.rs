@@ -193,9 +193,9 @@ pub mod ops {
 /// ```
 pub mod workers {
     pub use feedstock_ingest::{
-        ClientTls, FleetIdentity, FunctionOutput, FunctionStep, FunctionsSpec, Identity, RESULT_PREFIX,
-        RowExecutor, RowFunctions, RowLane, RowResults, RowStep, RowTensor, ServerTls, Token, Worker,
-        WorkerOptions, WorkerStatus,
+        ClientTls, FleetIdentity, FunctionKind, FunctionOutput, FunctionStep, FunctionsSpec, Identity,
+        RESULT_PREFIX, ResultColumn, RowExecutor, RowFunctions, RowLane, RowResults, RowStep, RowTensor,
+        ServerTls, Token, Worker, WorkerOptions, WorkerStatus,
     };
     pub use feedstock_trainer_bridge::columns_of_functions;
 }

@@ -63,9 +63,9 @@ pub(crate) struct Command {
     /// Allow non-local connections without a token or TLS (trusted networks only).
     #[arg(long)]
     insecure: bool,
-    /// Run Python functions that ranks send (map_rows with executor="worker"), in processes of this user. Only by
-    /// `python -m feedstock worker`. That needs a token, and with a non-local address TLS, also with --insecure
-    /// [default: refuse them].
+    /// Run Python functions and data sets that ranks send (map_rows with executor="worker", from_torch), in processes
+    /// of this user. Only by `python -m feedstock worker`. That needs a token, and with a non-local address TLS, also
+    /// with --insecure [default: refuse them].
     #[arg(long)]
     allow_code: bool,
     /// Bytes of memory that each process of --allow-code may allocate.
@@ -95,7 +95,11 @@ impl Command {
             false => output.line(format!("listening on {}", worker.address()))?,
         }
         output.end()?;
-        if self.allow.is_empty() {
+        if self.allow.is_empty() && self.allow_code {
+            tracing::warn!(
+                "this worker may read no data, only make the items of from_torch; set --allow for other pipelines"
+            );
+        } else if self.allow.is_empty() {
             tracing::warn!("this worker may not read any data and will reject every request; set --allow");
         }
         worker.wait_for_signal()?;

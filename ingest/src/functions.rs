@@ -33,10 +33,30 @@ pub struct FunctionsSpec {
     pub lists: Vec<String>,
 }
 
+/// What a function is of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FunctionKind {
+    /// A function that gets rows of columns.
+    #[default]
+    MapRows,
+    /// A data set of the user, whose items take the place of a column of indexes.
+    FromTorch,
+}
+
+impl FunctionKind {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// One function.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FunctionStep {
+    /// What it is of.
+    #[serde(default, skip_serializing_if = "FunctionKind::is_default")]
+    pub kind: FunctionKind,
     /// Its name, for messages.
     pub name: String,
     /// The user's version of it.
@@ -61,10 +81,13 @@ pub struct FunctionOutput {
     pub name: String,
     /// NumPy's name of its dtype.
     pub dtype: String,
-    /// The shape of one row's value.
+    /// The shape of one row's value; 0 for the axis that has any size.
     pub shape: Vec<u64>,
-    /// Bytes of one row's value, at least 1.
-    pub bytes: u32,
+    /// The axis that has any size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axis: Option<u32>,
+    /// Bytes of one row's value, at least 1; `None`: any number, another one in each row.
+    pub bytes: Option<u32>,
 }
 
 impl FunctionsSpec {
@@ -80,17 +103,18 @@ impl FunctionsSpec {
         results
     }
 
-    /// Returns the bytes of one row's results.
+    /// Returns the bytes of one row's results, without those of any number.
     pub(crate) fn row_bytes(&self) -> u64 {
-        self.results().iter().map(|result| u64::from(result.bytes)).sum()
+        self.results().iter().filter_map(|result| result.bytes).map(u64::from).sum()
     }
 
-    /// Returns the columns of batches that hold the results: bytes of a fixed number, named [`RESULT_PREFIX`] and the result's name.
+    /// Returns the columns of batches that hold the results: bytes of a fixed or of any number, named [`RESULT_PREFIX`] and the
+    /// result's name.
     ///
     /// ```
     /// use feedstock_ingest::{FunctionOutput, FunctionStep, FunctionsSpec};
     ///
-    /// let output = FunctionOutput { name: "shift".into(), dtype: "float32".into(), shape: vec![2], bytes: 8 };
+    /// let output = FunctionOutput { name: "shift".into(), dtype: "float32".into(), shape: vec![2], bytes: Some(8), axis: None };
     /// let step = FunctionStep { name: "shifted".into(), outputs: vec![output], ..FunctionStep::default() };
     /// let spec = FunctionsSpec { steps: vec![step], ..FunctionsSpec::default() };
     /// assert_eq!(spec.fields()?[0].name(), "map_rows:shift");
@@ -100,17 +124,21 @@ impl FunctionsSpec {
     /// # Errors
     /// `BadConfig` if a result has no bytes, or more than 1 GiB a row.
     pub fn fields(&self) -> Result<Vec<Arc<Field>>> {
-        let field = |output: &FunctionOutput| {
-            let is_sent = (1..=RESULT_BYTES).contains(&output.bytes);
-            let bytes = i32::try_from(output.bytes).ok().filter(|_| is_sent).ok_or_else(|| {
+        let type_of = |output: &FunctionOutput| -> Result<DataType> {
+            let Some(bytes) = output.bytes else { return Ok(DataType::LargeBinary) };
+            let is_sent = (1..=RESULT_BYTES).contains(&bytes);
+            let width = i32::try_from(bytes).ok().filter(|_| is_sent).ok_or_else(|| {
                 let message = format!(
-                    "the result '{}' of {self} has {} bytes a row; workers send results of 1 byte to {RESULT_BYTES} bytes",
-                    output.name, output.bytes
+                    "the result '{}' of {self} has {bytes} bytes a row; workers send results of 1 byte to {RESULT_BYTES} bytes",
+                    output.name
                 );
                 Error::config(message)
             })?;
+            Ok(DataType::FixedSizeBinary(width))
+        };
+        let field = |output: &FunctionOutput| {
             let name = format!("{RESULT_PREFIX}{}", output.name);
-            Ok(Arc::new(Field::new(name, DataType::FixedSizeBinary(bytes), false)))
+            Ok(Arc::new(Field::new(name, type_of(output)?, false)))
         };
         self.results().into_iter().map(field).collect()
     }
@@ -118,8 +146,13 @@ impl FunctionsSpec {
 
 impl std::fmt::Display for FunctionsSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names: Vec<&str> = self.steps.iter().map(|step| step.name.as_str()).collect();
-        write!(f, "map_rows({})", names.join(", "))
+        let of =
+            |kind| self.steps.iter().filter(move |step| step.kind == kind).map(|step| step.name.as_str());
+        let items: Vec<String> =
+            of(FunctionKind::FromTorch).map(|name| format!("from_torch({name})")).collect();
+        let rows: Vec<&str> = of(FunctionKind::MapRows).collect();
+        let rows = (!rows.is_empty() || items.is_empty()).then(|| format!("map_rows({})", rows.join(", ")));
+        f.write_str(&items.into_iter().chain(rows).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -149,11 +182,20 @@ pub struct RowTensor<'a> {
     pub rows: Vec<&'a [u8]>,
 }
 
+/// One result of all rows of a step.
+#[derive(Debug, Clone, Default)]
+pub struct ResultColumn {
+    /// The bytes of the rows, one after another.
+    pub bytes: Vec<u8>,
+    /// If rows may have any number of bytes: that of each.
+    pub lengths: Vec<usize>,
+}
+
 /// What functions made of a step.
 #[derive(Debug, Default)]
 pub struct RowResults {
-    /// For each of [`FunctionsSpec::results`], the bytes of all rows.
-    pub columns: Vec<Vec<u8>>,
+    /// One for each of [`FunctionsSpec::results`].
+    pub columns: Vec<ResultColumn>,
     /// Rows without a result, and why: a bad sample. Their bytes are not used.
     pub failures: Vec<(usize, String)>,
 }
@@ -198,7 +240,8 @@ mod tests {
     use super::*;
 
     fn output(name: &str, dtype: &str, bytes: u32) -> FunctionOutput {
-        FunctionOutput { name: name.into(), dtype: dtype.into(), shape: vec![u64::from(bytes)], bytes }
+        let shape = vec![u64::from(bytes)];
+        FunctionOutput { name: name.into(), dtype: dtype.into(), shape, bytes: Some(bytes), axis: None }
     }
 
     fn spec(steps: &[&[FunctionOutput]]) -> FunctionsSpec {
@@ -221,6 +264,27 @@ mod tests {
             .collect();
         let bytes = DataType::FixedSizeBinary;
         assert_eq!(fields, [("map_rows:a".to_owned(), bytes(4)), ("map_rows:b".to_owned(), bytes(2))]);
+    }
+
+    #[test]
+    fn results_of_any_length_are_sent_as_bytes() {
+        let text = FunctionOutput { bytes: None, ..output("text", "str", 1) };
+        let spec = spec(&[&[text, output("a", "u1", 3)]]);
+        assert_eq!(spec.fields().unwrap()[0].data_type(), &DataType::LargeBinary);
+        assert_eq!(spec.row_bytes(), 3);
+    }
+
+    #[test]
+    fn items_and_functions_are_named_in_their_order() {
+        let step = |kind, name: &str| FunctionStep { kind, name: name.into(), ..FunctionStep::default() };
+        let (pairs, first) = (step(FunctionKind::FromTorch, "Pairs"), step(FunctionKind::MapRows, "first"));
+        let shown = |steps| FunctionsSpec { steps, ..FunctionsSpec::default() }.to_string();
+        assert_eq!(shown(vec![pairs.clone()]), "from_torch(Pairs)");
+        let second = step(FunctionKind::MapRows, "second");
+        assert_eq!(shown(vec![pairs, first, second]), "from_torch(Pairs), map_rows(first, second)");
+        let sent = serde_json::to_value(step(FunctionKind::FromTorch, "Pairs")).unwrap();
+        assert_eq!(sent["kind"], "from_torch");
+        assert_eq!(serde_json::to_value(step(FunctionKind::MapRows, "x")).unwrap().get("kind"), None);
     }
 
     #[test]

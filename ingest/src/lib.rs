@@ -57,8 +57,8 @@ mod worker;
 pub use feedstock_base::{Error, ErrorKind, Result, SampleContext};
 pub use fleet::{Local, Workers};
 pub use functions::{
-    FunctionOutput, FunctionStep, FunctionsSpec, RESULT_PREFIX, RowExecutor, RowFunctions, RowLane,
-    RowResults, RowStep, RowTensor,
+    FunctionKind, FunctionOutput, FunctionStep, FunctionsSpec, RESULT_PREFIX, ResultColumn, RowExecutor,
+    RowFunctions, RowLane, RowResults, RowStep, RowTensor,
 };
 pub use memory::pages::Pages;
 pub use memory::row::{RowBuffers, RowMemory, RowPlace};

@@ -5,19 +5,27 @@ use crate::errors::{call, config, raise};
 use crate::process;
 use crate::tensor::Tensor;
 use crate::values::list;
-use arrow::array::{Array, AsArray, FixedSizeBinaryArray};
+use arrow::array::{Array, AsArray, FixedSizeBinaryArray, LargeBinaryArray};
 use feedstock::Element;
 use feedstock::workers::RESULT_PREFIX;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyDict, PyList, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
 /// Columns that dicts with ids hold in addition to those of the data set.
 const OWN_NAMES: [&str; 2] = ["sample_ids", "valid"];
 
+/// A result of functions that workers ran.
+enum ResultArray<'a> {
+    OfOneLength(&'a FixedSizeBinaryArray),
+    OfAnyLength(&'a LargeBinaryArray),
+}
+
 /// Returns the column `name` if it is a result of functions that workers ran.
-fn result_of<'a>(batch: &'a feedstock::Batch, name: &str) -> Option<&'a FixedSizeBinaryArray> {
-    name.starts_with(RESULT_PREFIX).then(|| batch.column(name)?.as_fixed_size_binary_opt()).flatten()
+fn result_of<'a>(batch: &'a feedstock::Batch, name: &str) -> Option<ResultArray<'a>> {
+    let array = batch.column(name).filter(|_| name.starts_with(RESULT_PREFIX))?;
+    let of_one_length = array.as_fixed_size_binary_opt().map(ResultArray::OfOneLength);
+    of_one_length.or_else(|| array.as_binary_opt().map(ResultArray::OfAnyLength))
 }
 
 /// One rank's share of one global step: a mapping from column to `Tensor` (numbers) or list (all else).
@@ -203,16 +211,25 @@ impl Batch {
         self.batch.substitutes().to_vec()
     }
 
-    /// Returns a dict of the results of functions that workers ran: the bytes of all rows, a copy.
+    /// Returns a dict of the results of functions that workers ran: the bytes of all rows, a copy; of those whose lengths
+    /// differ, a list of the bytes of each row.
     fn results<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let results = PyDict::new(py);
         for field in self.batch.columns().schema().fields() {
             let Some(array) = result_of(&self.batch, field.name()) else { continue };
-            let row_bytes = usize::try_from(array.value_length()).unwrap_or(0);
-            let start = array.offset() * row_bytes;
-            let bytes = array.value_data().get(start..start + array.len() * row_bytes).unwrap_or_default();
             let name = field.name().strip_prefix(RESULT_PREFIX).unwrap_or_default();
-            results.set_item(name, PyByteArray::new(py, bytes))?;
+            match array {
+                ResultArray::OfOneLength(array) => {
+                    let row_bytes = usize::try_from(array.value_length()).unwrap_or(0);
+                    let start = array.offset() * row_bytes;
+                    let bytes = array.value_data().get(start..start + array.len() * row_bytes);
+                    results.set_item(name, PyByteArray::new(py, bytes.unwrap_or_default()))?;
+                }
+                ResultArray::OfAnyLength(array) => {
+                    let rows = (0..array.len()).map(|row| PyBytes::new(py, array.value(row)));
+                    results.set_item(name, PyList::new(py, rows)?)?;
+                }
+            }
         }
         Ok(results)
     }

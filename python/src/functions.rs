@@ -5,7 +5,8 @@ use crate::values::list;
 use arrow::record_batch::RecordBatch;
 use feedstock::ops::DType;
 use feedstock::workers::{
-    FunctionsSpec, RowExecutor, RowFunctions, RowLane, RowResults, RowStep, RowTensor, columns_of_functions,
+    FunctionsSpec, ResultColumn, RowExecutor, RowFunctions, RowLane, RowResults, RowStep, RowTensor,
+    columns_of_functions,
 };
 use feedstock::{Error, ErrorKind, Numbers, Result};
 use pyo3::exceptions::PyNotImplementedError;
@@ -65,8 +66,12 @@ impl RowLane for PythonLane {
             let tensors = PyList::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?;
             let arguments = (step.epoch, ids, tensors, values(py, &columns)?);
             let results = self.lane.bind(py).call_method1("run", arguments)?;
-            let (columns, failures): (Vec<Bound<'_, PyBytes>>, Vec<(usize, String)>) = results.extract()?;
-            let columns = columns.iter().map(|bytes| bytes.as_bytes().to_vec()).collect();
+            let (columns, failures): (Vec<(Bound<'_, PyBytes>, Vec<usize>)>, _) = results.extract()?;
+            let column = |(bytes, lengths): (Bound<'_, PyBytes>, _)| ResultColumn {
+                bytes: bytes.as_bytes().to_vec(),
+                lengths,
+            };
+            let columns = columns.into_iter().map(column).collect();
             Ok(RowResults { columns, failures })
         })
     }

@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import random
+from pathlib import Path
 from typing import Any
 
 import map_style
@@ -14,6 +15,31 @@ import pytest
 from map_style import LENGTH, Augmented, Made
 
 import feedstock as fs
+from feedstock._sources.map_style import _indexes
+
+# The state after two batches of ``fs.from_torch(Made(pair), identity="a").shuffle(seed=1).batch(8)`` of commit
+# 9acf9e9d, whose indexes were a file that pyarrow wrote.
+SAVED: dict[str, Any] = {
+    "version": 1,
+    "epoch": 0,
+    "position": 16,
+    "cursor": {
+        "fingerprint": {
+            "version": 1,
+            "catalog": 8454586233652724111,
+            "blocks": 5059539263270281695,
+            "filter": 0,
+            "shuffle": "full",
+            "seed": 1,
+            "lanes": 48,
+            "window": 1,
+        },
+        "epoch": 0,
+        "position": 16,
+        "ops": 13548015426737163567,
+    },
+    "map_rows": [["Made", "a"]],
+}
 
 
 def batches(pipeline: fs.Pipeline[Any], output: str = "numpy", **options: Any) -> list[Any]:
@@ -276,6 +302,43 @@ def test_identity_is_the_class_the_length_and_the_argument(caplog: pytest.LogCap
     assert "not verified" in caplog.text
 
 
+@pytest.mark.parametrize("length", [1, 48, 65_536, 200_001])
+def test_indexes_have_the_identity_of_the_files_that_they_were(tmp_path: Path, length: int) -> None:
+    pa = pytest.importorskip("pyarrow")
+    uri = _indexes("Made", length, "a")
+    schema = pa.schema([pa.field("index", pa.int32(), nullable=False)])
+    path = tmp_path / uri.rpartition("/")[2]
+    with pa.ipc.new_file(str(path), schema) as writer:
+        for start in range(0, length, 65_536):
+            part = np.arange(start, min(start + 65_536, length), dtype=np.int32)
+            writer.write_batch(pa.record_batch([pa.array(part)], schema=schema))
+    found = []
+    for place in (uri, path):
+        dataset = fs.Dataset(place, layout="ipc", progress=False)
+        assert len(dataset) == length
+        with dataset.shuffle(seed=1).batch(1).loader(output="numpy") as loader:
+            found.append(({**next(iter(loader))}["index"].tolist(), loader.state_dict()))
+    assert found[0] == found[1]
+
+
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("FEEDSTOCK_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    assert len(batches(fs.from_torch(Made(map_style.pair), num_workers=1).batch(8))) == LENGTH // 8
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_positions_saved_before_indexes_were_computed_load() -> None:
+    pipeline = fs.from_torch(Made(map_style.pair), identity="a", num_workers=1).shuffle(seed=1).batch(8)
+    whole = batches(pipeline)
+    with pipeline.epochs(1).loader(output="numpy") as loader:
+        loader.load_state_dict({**SAVED, "cursor": json.dumps(SAVED["cursor"])})
+        rest = list(loader)
+    assert len(rest) == len(whole) - 2
+    for (_, numbers), (_, expected) in zip(rest, whole[2:], strict=True):
+        assert numbers.tolist() == expected.tolist()
+
+
 def test_bad_items() -> None:
     pipeline = fs.from_torch(Made(map_style.sometimes_bad), num_workers=1).batch(8)
     with pytest.raises(fs.SampleError, match=r"sample 3 of epoch 0: from_torch\(Made\) raised ValueError"):
@@ -336,8 +399,6 @@ def test_refused_data_sets_and_arguments() -> None:
 
 def test_what_pipelines_of_items_cannot_do() -> None:
     dataset = fs.from_torch(Made(map_style.pair), num_workers=1)
-    with pytest.raises(fs.ConfigError, match="workers get no data sets"):
-        dataset.batch(4).loader(output="numpy", workers="localhost:1")
     with pytest.raises(fs.ConfigError, match='output="numpy" or "torch"'):
         dataset.batch(4).loader()
     with pytest.raises(fs.ConfigError, match="map runs ops on stored columns"):

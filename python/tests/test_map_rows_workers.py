@@ -12,12 +12,13 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from served import TOKEN, Process
+from served import coder as worker
 from served import worker as in_process
 from synthetic import synth
 
@@ -25,7 +26,6 @@ import feedstock as fs
 
 cloudpickle = pytest.importorskip("cloudpickle")
 
-TOKEN = "0123456789abcdef0123"
 GIB = 1 << 30
 
 
@@ -37,30 +37,6 @@ def _code_travels() -> Iterator[None]:
         patch.setenv("FEEDSTOCK_TOKEN", TOKEN)  # of ranks and workers
         yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@dataclass
-class Process:
-    """A worker of the command line."""
-
-    process: subprocess.Popen[str]
-    address: str
-
-
-@contextlib.contextmanager
-def worker(data: Path, *options: str, **environment: str) -> Iterator[Process]:
-    """Starts a worker that may run code on a free port of 127.0.0.1."""
-    command = [sys.executable, "-m", "feedstock", "worker", "--listen", "127.0.0.1:0", "--allow", str(data)]
-    command += ["--allow-code", "--threads", "1", "--json", *options]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PLACE": "worker", **environment}
-    )
-    try:
-        assert process.stdout is not None
-        yield Process(process, json.loads(process.stdout.readline())["address"])
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")

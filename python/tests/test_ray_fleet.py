@@ -27,7 +27,7 @@ from programs.ray_cluster import PATIENCE_S, RayCluster
 
 from feedstock.ray import WORKER_RESOURCE, Fleet, Scaling, find
 from feedstock.ray.fleet.renewal import Renewal
-from feedstock.ray.fleet.sources import allowed, settings
+from feedstock.ray.fleet.sources import allowed, settings, sources
 from feedstock.ray.fleet.spec import Identity, Native, Timing
 
 TOKEN = "a-token-that-nobody-may-see"
@@ -462,6 +462,11 @@ def test_options_that_cannot_be(pipeline: fs.Pipeline) -> None:
     mapped = pipeline.map_rows(lambda row, rng: {"x": 1}, executor="worker")
     with pytest.raises(fs.ConfigError, match='has executor="worker".*allow_code=True'):
         Fleet(mapped)
+    items = fs.from_torch([1, 2, 3], num_workers=1).batch(1)
+    with pytest.raises(
+        fs.ConfigError, match=r"from_torch\(list\) makes its items on workers.*allow_code=True"
+    ):
+        Fleet(items)
 
 
 def test_what_workers_may_read_is_what_the_pipeline_names(imagenet: Path) -> None:
@@ -482,6 +487,8 @@ def test_what_workers_may_read_is_what_the_pipeline_names(imagenet: Path) -> Non
         "image", fs.decode_audio(), fs.resample(16_000), fs.add_noise("s3://noise/musan"), output="wave"
     ).batch(8)
     assert allowed(noisy) == (str(imagenet), "s3://noise/musan")
+    items = fs.from_torch([1, 2, 3], num_workers=1).filter("index > 0").batch(1)
+    assert (allowed(items), settings(items), sources(items)) == ((), {}, ())
 
 
 def test_without_ray_there_is_a_clear_error() -> None:

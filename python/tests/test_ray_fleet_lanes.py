@@ -120,6 +120,26 @@ def test_functions_of_rows_run_on_actors(nodes: list[Any], pipeline: fs.Pipeline
                 assert set(batch["parent"].tolist()) == {process}
 
 
+def test_actors_make_items_of_from_torch(nodes: list[Any]) -> None:
+    class Numbers:
+        def __len__(self) -> int:
+            return 48
+
+        def __getitem__(self, index: int) -> Any:
+            return index, np.random.rand(3), os.getppid()
+
+    items = fs.from_torch(Numbers(), num_workers=1).shuffle(seed=1).batch(8)
+    with fleet_of(items, 1, allow_code=True) as fleet:
+        fleet.wait(timeout=PATIENCE_S)
+        (process,) = {worker["pid"] for worker in serving(fleet)}
+        with fleet.loader(0, 1, output="numpy") as loader, items.loader(output="numpy") as alone:
+            for batch, expected in zip(loader, alone, strict=True):
+                assert [batch[part].tobytes() for part in (0, 1)] == [
+                    expected[part].tobytes() for part in (0, 1)
+                ]
+                assert set(batch[2].tolist()) == {process}
+
+
 def test_from_an_address_and_files(
     nodes: list[Any], pipeline: fs.Pipeline, quiet: str, tmp_path: Path
 ) -> None:

@@ -84,11 +84,12 @@ impl Catalog {
         self.objects.len() as u64 >= self.samples()
     }
 
-    /// Whether its objects are files of this machine.
+    /// Whether its objects are files of this machine, or computed by it.
     pub fn is_local(&self) -> bool {
         let last = self.objects.len().checked_sub(1); // the first may be a file of annotations
         last.is_some_and(|at| {
-            Location::parse(&self.objects.get(at).uri).is_ok_and(|found| found.scheme == Scheme::Local)
+            let found = Location::parse(&self.objects.get(at).uri);
+            found.is_ok_and(|found| matches!(found.scheme, Scheme::Local | Scheme::Indexes))
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::options::OpenOptions;
 use crate::catalog::{CatalogSource, CatalogStore};
 use crate::format::split_root;
-use crate::storage::{absolute, endpoints, without_credentials};
+use crate::storage::{Location, Scheme, absolute, endpoints, without_credentials};
 use crate::stored::Place;
 use crate::{Error, Layout, Result};
 use std::hash::Hasher;
@@ -13,9 +13,11 @@ use twox_hash::XxHash64;
 /// Folders are named as in version 3, so that its catalogs are found.
 const FOLDER_SEED: u64 = 3;
 
-/// Returns where the catalog of `uri` is stored; `None` if catalogs are not kept.
+/// Returns where the catalog of `uri` is stored; `None` if catalogs are not kept, and for files that are computed: cataloguing them
+/// takes no longer than reading a catalog.
 pub(crate) fn place_of(uri: &str, options: &OpenOptions) -> Result<Option<Place>> {
     match &options.catalog.store {
+        _ if Location::parse(uri)?.scheme == Scheme::Indexes => Ok(None),
         CatalogStore::Nowhere => Ok(None),
         CatalogStore::Cache(root) => Ok(Some(cached(uri, options, root)?)),
         CatalogStore::Beside => Ok(Some(beside(uri, options))),
@@ -122,6 +124,8 @@ mod tests {
         assert_ne!(at("s3://b/x", one, cache()), at("s3://b/x", two, cache()));
         assert_eq!(at("s3://b/x", one, cache()), at("s3://b/x", one, cache()));
         assert_eq!(at("/data/x", one, cache()), at("/data/x", two, cache()), "no bucket");
+        let computed = OpenOptions::default();
+        assert!(place_of("indexes://9/x.arrow", &computed).unwrap().is_none(), "not stored");
         let beside = || CatalogStore::Beside; // in the bucket itself
         assert_eq!(at("s3://b/x", one, beside()), at("s3://b/x", two, beside()));
     }

@@ -33,6 +33,22 @@ impl Allow {
         Ok(self)
     }
 
+    /// Allows files of indexes in addition, which are computed: they are the samples of pipelines whose own code makes the items.
+    ///
+    /// ```
+    /// use feedstock_dataset::Allow;
+    ///
+    /// let allow = Allow::new(["s3://corpus/train"])?;
+    /// assert!(allow.check("indexes://48/items.arrow").is_err());
+    /// allow.and_indexes().check("indexes://48/items.arrow")?;
+    /// # Ok::<(), feedstock_dataset::Error>(())
+    /// ```
+    pub fn and_indexes(mut self) -> Self {
+        let (prefix, suffix, key) = ("indexes://".into(), String::new(), String::new());
+        self.0.push(Location { scheme: Scheme::Indexes, prefix, suffix, key });
+        self
+    }
+
     /// Rejects a URI outside the list.
     ///
     /// ```
@@ -77,8 +93,10 @@ impl Location {
         if self.scheme != at.scheme {
             return false;
         }
-        if at.scheme == Scheme::Local {
-            return Path::new(&at.key).starts_with(&self.key);
+        match at.scheme {
+            Scheme::Local => return Path::new(&at.key).starts_with(&self.key),
+            Scheme::Indexes => return true,
+            _ => {}
         }
         let is_same_store = match at.scheme {
             Scheme::Http => self.origin().is_some_and(|origin| Some(origin) == at.origin()), // whatever the user

@@ -1,4 +1,5 @@
-//! Object storage by URI: plain paths, `file://`, `s3://`, `gs://`, `az://`, `http(s)://`, `memory://`.
+//! Object storage by URI: plain paths, `file://`, `s3://`, `gs://`, `az://`, `http(s)://`, `memory://`; `indexes://`, which is
+//! computed.
 //!
 //! ```text
 //! caller ─▶ Storage ─▶ store of the URI ─▶ permit (AIMD) ─▶ attempt ─▶ length, size, ETag checked ─▶ bytes
@@ -29,6 +30,7 @@ mod fan_out;
 mod fetch;
 mod head;
 mod hedge;
+mod indexes;
 mod journal;
 mod key_distance;
 mod key_ranges;

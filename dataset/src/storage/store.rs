@@ -3,6 +3,7 @@
 use super::credentials::Steady;
 use super::failure::Fault;
 use super::hedge::{Hedged, Hedging};
+use super::indexes::Indexes;
 use super::latencies::Kind;
 use super::limiter::Limiter;
 use super::observe::ObservedConnector;
@@ -87,7 +88,7 @@ fn max_concurrency(scheme: Scheme, options: &StorageOptions) -> usize {
 fn default_concurrency(scheme: Scheme) -> usize {
     match scheme {
         Scheme::S3 | Scheme::Gcs | Scheme::Azure => BUCKET_CONCURRENCY,
-        Scheme::Http | Scheme::Local | Scheme::Memory => WEB_CONCURRENCY,
+        Scheme::Http | Scheme::Local | Scheme::Memory | Scheme::Indexes => WEB_CONCURRENCY,
     }
 }
 
@@ -127,6 +128,7 @@ impl Store {
         let (backend, (limiter, hedging)) = match at.scheme {
             Scheme::Local => (Ok(Backend::Local), here()),
             Scheme::Memory => (Ok(memory()), here()),
+            Scheme::Indexes => (indexes(at), here()),
             Scheme::S3 => (s3(at, options), own()),
             Scheme::Gcs => (gcs(at, options), own()),
             Scheme::Azure => (azure(at, options), own()),
@@ -203,6 +205,10 @@ fn connector(options: &StorageOptions) -> ObservedConnector {
 fn memory() -> Backend {
     let store = Arc::new(InMemory::new());
     Backend::Remote(Remote { objects: Arc::clone(&store) as _, pages: None, parts: Some(store) })
+}
+
+fn indexes(at: &Location) -> Opened {
+    Ok(Backend::Remote(Remote { objects: Arc::new(Indexes::of(at)?), pages: None, parts: None }))
 }
 
 fn s3(at: &Location, options: &StorageOptions) -> Opened {

@@ -5,6 +5,7 @@
 //! | `/data/x y#1.jpg`, `data/x` | the path, taken literally |
 //! | `file:///data/x%20y` | the path, percent-decoded |
 //! | `s3://bucket/key`, `gs://…`, `az://container/…`, `memory://name/…` | the key, taken literally, as the clouds' own tools do |
+//! | `indexes://N/name.arrow` | the name of a file of N indexes, which is computed ([`indexes`](super::indexes)) |
 //! | `http(s)://host/x%20y?query` | the path, percent-decoded; the query goes with every request |
 
 use super::percent::{decode, encode};
@@ -22,6 +23,7 @@ pub(crate) enum Scheme {
     Azure,
     Http,
     Memory,
+    Indexes,
 }
 
 /// A parsed URI. `prefix + encode(key) + suffix` is the URI again.
@@ -65,6 +67,7 @@ impl Location {
                 let prefix = format!("memory://{name}/");
                 Ok(Self { scheme: Scheme::Memory, prefix, suffix: String::new(), key: key.into() })
             }
+            "indexes" => bucket(uri, "indexes", rest, Scheme::Indexes),
             _ => Err(Error::config(format!(
                 "{}: the scheme '{scheme}' is unknown; must be a plain path, file, s3, gs, az, http, https or memory",
                 shown(uri)
@@ -181,6 +184,7 @@ mod tests {
         assert_eq!(parts("https://h:1/x%20y?sig=1#top"), (Scheme::Http, "https://h:1/".into(), "x y".into()));
         assert_eq!(parts("memory:///x"), (Scheme::Memory, "memory:///".into(), "x".into()));
         assert_eq!(parts("az://c/x").0, Scheme::Azure);
+        assert_eq!(parts("indexes://9/x.arrow"), (Scheme::Indexes, "indexes://9/".into(), "x.arrow".into()));
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod format_real_tools;
 mod format_speech;
 mod format_tars;
 mod identity;
+mod indexes;
 mod ipc_parts;
 mod joined_pieces;
 mod joining;

@@ -6,10 +6,12 @@
 //! Up to [`STEPS`] steps of a lane are under way, so that the processes have rows while results are put together.
 
 use super::lane::{FinishedRows, Lane};
-use crate::functions::{FunctionsSpec, RowFunctions, RowLane, RowResults, RowStep, RowTensor};
+use crate::functions::{
+    FunctionKind, FunctionsSpec, ResultColumn, RowFunctions, RowLane, RowResults, RowStep, RowTensor,
+};
 use crate::{Error, ErrorKind, Result, SampleContext};
-use arrow::array::{ArrayRef, FixedSizeBinaryArray, UInt64Array};
-use arrow::buffer::Buffer;
+use arrow::array::{ArrayRef, FixedSizeBinaryArray, LargeBinaryArray, UInt64Array};
+use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::error::ArrowError;
@@ -67,10 +69,16 @@ fn in_background(work: impl FnOnce() + Send + 'static) {
 
 /// Returns the error of a worker that runs no code.
 pub(super) fn not_allowed(functions: &FunctionsSpec) -> Error {
+    let is_of_items = functions.steps.iter().any(|step| step.kind == FunctionKind::FromTorch);
+    let (how, instead) = match is_of_items {
+        true => ("", "leave out workers=, so that the rank's machine makes the items"),
+        false => {
+            (" with executor=\"worker\"", "use another executor, which runs functions on the rank's machine")
+        }
+    };
     Error::config(format!(
-        "this worker runs no Python, and the pipeline has {functions} with executor=\"worker\"; start workers with `python -m \
-         feedstock worker --allow-code` (Fleet(…, allow_code=True) on Ray), or use another executor, which runs functions on the \
-         rank's machine"
+        "this worker runs no Python, and the pipeline has {functions}{how}; start workers with `python -m feedstock worker \
+         --allow-code` (Fleet(…, allow_code=True) on Ray), or {instead}"
     ))
 }
 
@@ -164,7 +172,7 @@ impl FunctionsRun {
     }
 
     fn nothing(&self) -> RowResults {
-        RowResults { columns: vec![Vec::new(); self.fields.len()], failures: Vec::new() }
+        RowResults { columns: vec![ResultColumn::default(); self.fields.len()], failures: Vec::new() }
     }
 
     fn results(&self, rows: &FinishedRows, good: &[usize]) -> Result<RowResults> {
@@ -200,7 +208,7 @@ impl FunctionsRun {
         columns: &RecordBatch,
         rows: usize,
         good: &[usize],
-        results: Vec<Vec<u8>>,
+        results: Vec<ResultColumn>,
     ) -> Result<RecordBatch> {
         if results.len() != self.fields.len() {
             return Err(Error::bug(format!(
@@ -211,23 +219,41 @@ impl FunctionsRun {
         }
         let mut fields = columns.schema().fields().to_vec();
         let mut arrays = columns.columns().to_vec();
-        for (field, bytes) in self.fields.iter().zip(results) {
-            let DataType::FixedSizeBinary(width) = *field.data_type() else { continue };
-            let row_bytes = usize::try_from(width).unwrap_or(0);
-            if bytes.len() != good.len() * row_bytes {
-                let (name, found) = (field.name(), bytes.len());
-                return Err(Error::bug(format!(
-                    "{name}: {found} bytes for {} rows of {row_bytes}",
-                    good.len()
-                )));
-            }
-            let bytes = if good.len() == rows { bytes } else { spread(&bytes, row_bytes, rows, good) };
-            let array = FixedSizeBinaryArray::try_new(width, Buffer::from_vec(bytes), None).map_err(bug)?;
+        for (field, result) in self.fields.iter().zip(results) {
+            let array = match *field.data_type() {
+                DataType::FixedSizeBinary(width) => of_one_length(field, width, result.bytes, rows, good)?,
+                _ => of_any_length(field, result, rows, good)?,
+            };
             fields.push(field.clone());
-            arrays.push(Arc::new(array) as ArrayRef);
+            arrays.push(array);
         }
         batch(Schema::new(fields), arrays, rows)
     }
+}
+
+/// Returns the column of results with `width` bytes for each of the rows `good`.
+fn of_one_length(field: &Field, width: i32, bytes: Vec<u8>, rows: usize, good: &[usize]) -> Result<ArrayRef> {
+    let row_bytes = usize::try_from(width).unwrap_or(0);
+    if bytes.len() != good.len() * row_bytes {
+        let (name, found) = (field.name(), bytes.len());
+        return Err(Error::bug(format!("{name}: {found} bytes for {} rows of {row_bytes}", good.len())));
+    }
+    let bytes = if good.len() == rows { bytes } else { spread(&bytes, row_bytes, rows, good) };
+    Ok(Arc::new(FixedSizeBinaryArray::try_new(width, Buffer::from_vec(bytes), None).map_err(bug)?))
+}
+
+/// Returns the column of results whose lengths differ; rows other than `good` have none.
+fn of_any_length(field: &Field, result: ResultColumn, rows: usize, good: &[usize]) -> Result<ArrayRef> {
+    let ResultColumn { bytes, lengths } = result;
+    let total = lengths.iter().copied().fold(0, usize::saturating_add);
+    if lengths.len() != good.len() || total != bytes.len() {
+        let (name, found) = (field.name(), lengths.len());
+        return Err(Error::bug(format!("{name}: {found} results of {total} bytes for {} rows", good.len())));
+    }
+    let mut all = vec![0; rows];
+    good.iter().zip(lengths).for_each(|(&row, length)| all[row] = length);
+    let offsets = OffsetBuffer::from_lengths(all);
+    Ok(Arc::new(LargeBinaryArray::try_new(offsets, Buffer::from_vec(bytes), None).map_err(bug)?))
 }
 
 /// Returns memory of `rows` rows in which those of `good` have these bytes, and others zeros.
@@ -262,11 +288,26 @@ fn bug(error: ArrowError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use arrow::array::Array;
 
     #[test]
     fn rows_without_a_result_have_zeros() {
         assert_eq!(spread(&[1, 2, 3, 4], 2, 4, &[1, 3]), [0, 0, 1, 2, 0, 0, 3, 4]);
         assert_eq!(spread(&[], 3, 2, &[]), [0; 6]);
+    }
+
+    #[test]
+    fn results_of_any_length_are_those_of_their_rows() {
+        let field = Field::new("text", DataType::LargeBinary, false);
+        let made = |bytes: &[u8], lengths: &[usize], good: &[usize]| {
+            let result = ResultColumn { bytes: bytes.to_vec(), lengths: lengths.to_vec() };
+            of_any_length(&field, result, 4, good)
+        };
+        let texts = made(b"onethree", &[3, 0, 5], &[0, 1, 3]).unwrap();
+        let expected: [&[u8]; 4] = [b"one", b"", b"", b"three"];
+        assert_eq!(texts.as_ref(), &LargeBinaryArray::from_iter_values(expected) as &dyn Array);
+        assert!(made(b"one", &[3], &[0, 1]).is_err());
+        assert!(made(b"one", &[3, 1], &[0, 1]).is_err());
     }
 
     #[test]

@@ -358,7 +358,8 @@ fn restricted(
         own.push(folder.to_string_lossy().into_owned());
     }
     own.extend(options.archives.iter().map(|folder| folder.to_string_lossy().into_owned()));
-    let allow = allow.clone().and(own)?;
+    // A recipe names indexes only if it may run code (`registry/`).
+    let allow = allow.clone().and(own)?.and_indexes();
     Ok(Arc::new(move || {
         let mut options = open_with();
         options.storage.allow = Some(allow.clone());

@@ -99,8 +99,8 @@ class Batch:
         """Returns torch tensors (views) and lists; ``ids=True`` adds "sample_ids" (int64) and "valid" (bool)."""
     def substitutes(self) -> list[int]:
         """Returns the rows, in order, whose sample is unusable, also among those of padding."""
-    def results(self) -> dict[str, bytearray]:
-        """Returns the bytes of all rows of each result of functions that workers ran."""
+    def results(self) -> dict[str, bytearray | list[bytes]]:
+        """Returns results of functions that workers ran: the bytes of all rows, or of each row if lengths differ."""
     def record_stream(self, stream: Any) -> None:
         """Registers ``stream`` (a torch.cuda.Stream, or its CUDA handle as a number) as a further user of the batch.
 

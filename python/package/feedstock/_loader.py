@@ -94,8 +94,6 @@ class Loader(Position, Reports, Generic[B]):
             pipeline._functions, pipeline._steps, self.output, pipeline._native, world_size
         )
         self._static = options["static"]
-        if self._rows is not None:
-            self._rows.check_source(options["workers"] is not None)
         source = None if options["workers"] is None else source_of(options["workers"])
         base = pipeline._native
         if self._rows is not None and source is not None:
@@ -221,7 +219,7 @@ class Loader(Position, Reports, Generic[B]):
 
     def _convert(self, batch: _feedstock.Batch) -> Any:
         if self._rows is not None and self._rows.on_workers:
-            return self._rows.rows_of(batch).columns
+            return self._rows.yielded(self._rows.rows_of(batch))
         if self.output == "numpy":
             return batch.numpy(ids=True)
         return batch.torch(ids=True) if self.output == "torch" else batch

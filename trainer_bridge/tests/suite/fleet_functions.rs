@@ -1,16 +1,18 @@
 //! Functions that workers run on rows. An executor in Rust stands for an interpreter; `python/tests/test_map_rows_workers.py` has
 //! those in Python.
 
-use crate::common::{open, pipeline, synth};
+use crate::common::{block_on, open, pipeline, synth};
 use crate::fleet::{batches, options, worker};
 use arrow::array::AsArray;
-use arrow::datatypes::Int64Type;
-use feedstock_dataset::Rank;
+use arrow::datatypes::{Int32Type, Int64Type};
+use feedstock_dataset::{CatalogOptions, CatalogStore, OpenOptions, Rank, Shuffle};
 use feedstock_ingest::{
-    Error, FunctionOutput, FunctionStep, FunctionsSpec, Result, RowExecutor, RowFunctions, RowLane,
-    RowResults, RowStep, Token, Worker, WorkerOptions,
+    Error, FunctionKind, FunctionOutput, FunctionStep, FunctionsSpec, Result, ResultColumn, RowExecutor,
+    RowFunctions, RowLane, RowResults, RowStep, Token, Worker, WorkerOptions,
 };
-use feedstock_trainer_bridge::{ErrorKind, Local, NullValue, Nulls, OnError, Pipeline, Workers};
+use feedstock_trainer_bridge::{
+    BatchSize, Dataset, ErrorKind, Local, NullValue, Nulls, OnError, Pipeline, Workers,
+};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +41,8 @@ impl RowLane for Sums {
                 failures.push((row, "sums(x) raised on it".to_owned()));
             }
         }
-        Ok(RowResults { columns: vec![results], failures })
+        let columns = vec![ResultColumn { bytes: results, lengths: Vec::new() }];
+        Ok(RowResults { columns, failures })
     }
 
     fn give_up(&self) {}
@@ -111,7 +114,13 @@ impl RowExecutor for Executor {
 }
 
 fn spec() -> FunctionsSpec {
-    let output = FunctionOutput { name: "sums".into(), dtype: "uint64".into(), shape: vec![3], bytes: 24 };
+    let output = FunctionOutput {
+        name: "sums".into(),
+        dtype: "uint64".into(),
+        shape: vec![3],
+        bytes: Some(24),
+        ..FunctionOutput::default()
+    };
     let step = FunctionStep {
         name: "sums".into(),
         outputs: vec![output],
@@ -207,7 +216,7 @@ fn results_that_do_not_fit_are_refused_before_a_row_runs() {
     let stuck = Stuck::default();
     let fleet = [running(dir.path(), Arc::new(stuck.clone()))];
     let mut large = spec();
-    large.steps[0].outputs[0].bytes = 1 << 30;
+    large.steps[0].outputs[0].bytes = Some(1 << 30);
     let pipeline =
         pipeline(open(dir.path()), 16).functions(large, Arc::new(stuck.clone())).workers(at(&fleet));
     let error = pipeline.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
@@ -250,6 +259,94 @@ fn workers_without_an_interpreter_refuse_functions() {
     let valued = pipeline.nulls_of("label", Nulls::Value(NullValue::Whole(0))).workers(at(&both));
     let error = valued.rank(Rank::new(0, 1)).start().err().unwrap();
     assert!(error.message().contains("leave out nulls= with a value or \"mask\" for 'label'"), "{error}");
+}
+
+/// Items take the place of the indexes; an item is its index, as text.
+struct Items;
+
+impl RowExecutor for Items {
+    fn load(&self, functions: &FunctionsSpec, _: u64, _: usize) -> Result<Arc<dyn RowFunctions>> {
+        assert_eq!(functions.to_string(), "from_torch(Texts)");
+        Ok(Arc::new(Self))
+    }
+}
+
+impl RowFunctions for Items {
+    fn lane(&self) -> Result<Arc<dyn RowLane>> {
+        Ok(Arc::new(Self))
+    }
+
+    fn stop(&self) {}
+}
+
+impl RowLane for Items {
+    fn run(&self, step: &RowStep<'_>) -> Result<RowResults> {
+        assert!(step.tensors.is_empty());
+        let indexes = step.columns.column_by_name("index").unwrap().as_primitive::<Int32Type>();
+        let texts: Vec<String> = indexes.values().iter().map(|index| format!("item {index}")).collect();
+        let (bytes, lengths) = (texts.concat().into_bytes(), texts.iter().map(String::len).collect());
+        let failures = step.ids.iter().enumerate().filter(|(_, id)| id.0 % 50 == 0);
+        let failures = failures.map(|(row, _)| (row, "from_torch(Texts) raised".to_owned())).collect();
+        Ok(RowResults { columns: vec![ResultColumn { bytes, lengths }], failures })
+    }
+
+    fn give_up(&self) {}
+}
+
+fn items() -> Pipeline {
+    let uri = "indexes://203/items-5e.arrow";
+    let catalog = CatalogOptions { store: CatalogStore::Nowhere, ..CatalogOptions::default() };
+    let options = OpenOptions { catalog, ..OpenOptions::default() };
+    let dataset = block_on(Dataset::open_with(uri, options)).unwrap();
+    let skip = OnError::Skip { max_fraction: 0.1 };
+    dataset.shuffle(Shuffle::seeded(7)).batch(BatchSize::per_rank(7)).on_error(skip).epochs(2)
+}
+
+fn texts() -> FunctionsSpec {
+    let output = FunctionOutput { name: "text".into(), dtype: "str".into(), ..FunctionOutput::default() };
+    let (kind, name, outputs) = (FunctionKind::FromTorch, "Texts".into(), vec![output]);
+    let step = FunctionStep { kind, name, outputs, ..FunctionStep::default() };
+    FunctionsSpec { interpreter: "none".into(), steps: vec![step], ..FunctionsSpec::default() }
+}
+
+#[test]
+fn workers_make_the_items_of_indexes_that_nothing_stores() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let pipeline = items().functions(texts(), Arc::new(Items));
+    let fleet = [running(elsewhere.path(), Arc::new(Items)), running(elsewhere.path(), Arc::new(Items))];
+    let remote = pipeline.clone().workers(at(&fleet));
+    let mut seen = Vec::new();
+    for batch in remote.rank(Rank::new(0, 1)).start().unwrap().take(29) {
+        let batch = batch.unwrap();
+        let texts = batch.column("map_rows:text").unwrap().as_binary::<i64>();
+        for (row, id) in batch.sample_ids().iter().enumerate() {
+            assert_eq!(batch.valid()[row], id.0 % 50 != 0);
+            assert_eq!(texts.value(row) == format!("item {id}").as_bytes(), batch.valid()[row], "{id}");
+            seen.push(id.0);
+        }
+    }
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..203));
+    let expected = batches(&remote, 1);
+    assert_eq!(batches(&pipeline.clone().workers(at(&fleet).local(Local::Share)), 1), expected);
+    let absent = Workers::at("127.0.0.1:9").unwrap().local(Local::Fallback);
+    assert_eq!(batches(&pipeline.clone().workers(absent), 1), expected);
+}
+
+#[test]
+fn workers_that_run_no_code_read_no_indexes() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let pipeline = items();
+    let alone = [worker(elsewhere.path())];
+    let with_items = pipeline.clone().functions(texts(), Arc::new(Items)).workers(at(&alone));
+    let error = with_items.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::BadConfig);
+    assert!(error.message().contains("the pipeline has from_torch(Texts); start workers with"), "{error}");
+    assert!(error.message().contains("or leave out workers="), "{error}");
+    let fleet = [running(elsewhere.path(), Arc::new(Items))];
+    let without = pipeline.workers(at(&fleet));
+    let error = without.rank(Rank::new(0, 1)).start().unwrap().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
 #[test]

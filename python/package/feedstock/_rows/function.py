@@ -25,14 +25,21 @@ class RowFunction:
     timeout: float | None
     version: str
 
-    #: The method or function that makes such steps, and what to do if ``fn`` cannot be pickled.
+    #: The method or function that makes such steps, what to do if ``fn`` cannot be pickled, and if it is too large for
+    #: workers.
     STEP: ClassVar[str] = "map_rows"
     ADVICE: ClassVar[str] = 'Make such objects inside the function, or use executor="thread"'
+    LARGE: ClassVar[str] = "Load large objects inside the function, from a file that workers have"
 
     @property
     def pickles(self) -> Any:
         """The object of the user that is pickled."""
         return self.fn
+
+    @property
+    def is_for_workers(self) -> bool:
+        """Whether workers run it if the loader has any."""
+        return self.executor == "worker"
 
     @property
     def name(self) -> str:
@@ -55,6 +62,15 @@ class ItemFunction(RowFunction):
 
     STEP: ClassVar[str] = "from_torch"
     ADVICE: ClassVar[str] = "Open such objects in __getitem__, when they are needed first"
+    LARGE: ClassVar[str] = (
+        "The data set is among them: keep its samples in files that workers have at the same paths, and open these in "
+        "__getitem__"
+    )
+
+    @property
+    def is_for_workers(self) -> bool:
+        """Always: what comes after it needs the items."""
+        return True
 
     @property
     def pickles(self) -> Any:

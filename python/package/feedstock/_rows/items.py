@@ -60,14 +60,13 @@ class Items:
         """Returns the item of ``row["index"]`` by column. Its random numbers depend on the bits of ``rng`` only."""
         index = int(row[INDEX])
         words = rng.bit_generator.random_raw(4)
+        seeded = list(with_generators(self.dataset)) if self._found is None else self._found
+        had_torch = "torch" in sys.modules
+        item = self._item(index, words, seeded)
         if self._found is None:
-            # Transforms that the first item makes are seeded too: it is made again.
-            before = list(with_generators(self.dataset))
-            item = self._item(index, words, before)
             self._found = list(with_generators(self.dataset))
-            if len(self._found) != len(before):
-                item = self._item(index, words, self._found)
-        else:
+        # Transforms that the first item makes are seeded too, and torch if an item imports it: it is made again.
+        if len(self._found) != len(seeded) or had_torch != ("torch" in sys.modules):
             item = self._item(index, words, self._found)
         return flattened(item, self._columns)
 

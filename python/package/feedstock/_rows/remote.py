@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedstock._rows.columns import Rows, spread
+from feedstock._rows.function import ItemFunction, RowFunction
+from feedstock._rows.items import INDEX
 from feedstock._rows.job import Asker, ClosedError
 from feedstock._rows.limits import Limits
 from feedstock._rows.processes import Processes
-from feedstock._rows.spec import Spec, TensorSpec
+from feedstock._rows.sent import gathered, lengths_of, packed, unpacked, with_lengths, without_lengths
+from feedstock._rows.spec import ItemSpec, SentSpec, Spec, TensorSpec
 from feedstock.errors import ConfigError, RetryableError
 
 if TYPE_CHECKING:
@@ -35,6 +38,9 @@ _BATCHES = 4
 
 # What functions must not read: with the token, other programs could use the workers.
 _SECRETS = ("FEEDSTOCK_TOKEN",)
+
+#: A result: the bytes of all rows, and if they may differ the number of bytes of each.
+_Result = tuple[bytes, list[int]]
 
 #: A mapped column: name, dtype, shape of a row, ragged axis, lengths, and the bytes of the rows one after another.
 _Tensor = tuple[str, str, Sequence[int], "int | None", Sequence[int], bytearray]
@@ -58,9 +64,10 @@ def sent(stages: Sequence[Stage]) -> str:
     """
     size = sum(len(stage.code) for stage in stages)
     if size > _MOST_CODE_BYTES:
+        largest = max(stages, key=lambda stage: len(stage.code))
         raise ConfigError(
             f"{', '.join(map(str, stages))}: the pickled functions have {size} bytes, and workers take at most "
-            f"{_MOST_CODE_BYTES}. Load large objects inside the function, from a file that workers have"
+            f"{_MOST_CODE_BYTES}. {largest.function.LARGE}"
         )
     return json.dumps({"interpreter": interpreter(), "steps": [_step(stage) for stage in stages]})
 
@@ -69,35 +76,67 @@ def _step(stage: Stage) -> dict[str, Any]:
     function, outputs = stage.function, stage.outputs
     assert outputs is not None
     for name, spec in outputs.items():
-        if not isinstance(spec, TensorSpec) or spec.row_bytes == 0:
+        if isinstance(spec, TensorSpec) and spec.row_bytes == 0:
             raise ConfigError(
                 f"{stage}: workers cannot send the result {name!r} ({spec}), which has no bytes"
             )
     return {
+        "kind": function.STEP,
         "name": function.name,
         "version": function.version,
         "inputs": None if function.inputs is None else list(function.inputs),
-        "outputs": [
-            {"name": name, "dtype": spec.dtype, "shape": list(spec.shape), "bytes": spec.row_bytes}
-            for name, spec in outputs.items()
-            if isinstance(spec, TensorSpec)
-        ],
+        "outputs": [_output(name, spec) for name, spec in with_lengths(outputs).items()],
         "processes": function.num_workers,
         "timeout": function.timeout,
         "code": base64.b64encode(stage.code).decode(),
     }
 
 
-def add_results(
-    rows: Rows, results: Mapping[str, bytearray], outputs: Mapping[str, Spec], output: str
-) -> None:
-    """Adds the results that came with a batch to its columns."""
-    arrays = {
-        name: np.frombuffer(results[name], spec.dtype).reshape(len(rows.ids), *spec.shape)
-        for name, spec in outputs.items()
-        if isinstance(spec, TensorSpec)
+def _output(name: str, spec: Spec) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": name,
+        "dtype": spec.dtype,
+        "shape": [size or 0 for size in spec.shape],
     }
-    rows.replace(arrays, output)
+    if isinstance(spec, TensorSpec):
+        return {**described, "bytes": spec.row_bytes}
+    return {**described, "bytes": None, "axis": spec.axis}
+
+
+def _spec(described: Mapping[str, Any], kind: type[TensorSpec]) -> Spec:
+    """Returns what ``_output`` describes."""
+    dtype, shape, axis = described["dtype"], described["shape"], described.get("axis")
+    if described["bytes"] is not None:
+        return kind(dtype, tuple(shape))
+    return SentSpec(dtype, tuple(None if at == axis else size for at, size in enumerate(shape)))
+
+
+def add_results(
+    rows: Rows, results: Mapping[str, Any], outputs: Sequence[Mapping[str, Spec]], output: str
+) -> None:
+    """Adds the results that came with a batch to its columns.
+
+    Args:
+        rows: The batch.
+        results: By name: the bytes of all rows, or of each row if their lengths differ.
+        outputs: What each function returns.
+        output: The form of the batch.
+    """
+    specs: dict[str, Spec] = {}
+    for one in outputs:
+        specs.update(with_lengths(one))
+    count = len(rows.ids)
+    values: dict[int, dict[str, Any]] = {row: {} for row in range(count)}
+    arrays = {}
+    for name, spec in specs.items():
+        if isinstance(spec, TensorSpec):
+            arrays[name] = np.frombuffer(results[name], spec.dtype).reshape(count, *spec.shape)
+            continue
+        for row, data in enumerate(results[name]):
+            values[row][name] = unpacked(spec, data)
+    padded = gathered(specs, values, count)
+    rows.replace({**padded, **arrays}, output)
+    rows.lengths.update(lengths_of(specs, padded))
 
 
 @dataclass(frozen=True)
@@ -106,6 +145,22 @@ class _Step:
     inputs: list[str] | None
     outputs: dict[str, Spec]
     processes: Processes
+    is_of_items: bool
+
+    def results(self, made: Mapping[str, Any], places: Sequence[int], rows: int) -> dict[str, _Result]:
+        """Returns what is sent of results: of ``rows`` rows, those at ``places`` have them."""
+        results: dict[str, _Result] = {}
+        for name, spec in with_lengths(self.outputs).items():
+            if isinstance(spec, TensorSpec):
+                array = made[name] if len(places) == rows else spread(made[name], places, rows)
+                results[name] = (array.tobytes(), [])
+                continue
+            values = packed(name, spec, made)
+            lengths = [0] * rows
+            for row, value in zip(places, values, strict=True):
+                lengths[row] = len(value)
+            results[name] = (b"".join(values), lengths)
+        return results
 
 
 def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functions:
@@ -123,15 +178,15 @@ def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functi
     """
     described = json.loads(spec)
     if described["interpreter"] != interpreter():
-        names = ", ".join(step["name"] for step in described["steps"])
+        names = ", ".join(map(_name, described["steps"]))
         raise ConfigError(
-            f"map_rows({names}) comes from {described['interpreter']}, and this worker ({platform.node()}) has "
-            f"{interpreter()}; run the same versions of Python and NumPy on ranks and workers"
+            f"{names} comes from {described['interpreter']}, and this worker ({platform.node()}) has {interpreter()}; "
+            "run the same versions of Python and NumPy on ranks and workers"
         )
     limits = None if memory_bytes is None else Limits(memory_bytes, _SECRETS)
     steps = []
     for number, step in enumerate(described["steps"]):
-        name = f"map_rows({step['name']})"
+        name, is_of_items = _name(step), _kind(step) == ItemFunction.STEP
         processes = Processes(
             name,
             base64.b64decode(step["code"]),
@@ -142,10 +197,9 @@ def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functi
             _BATCHES,
             limits,
         )
-        outputs: dict[str, Spec] = {
-            one["name"]: TensorSpec(one["dtype"], tuple(one["shape"])) for one in step["outputs"]
-        }
-        steps.append(_Step(name, step["inputs"], outputs, processes))
+        kind = ItemSpec if is_of_items else TensorSpec
+        outputs = without_lengths({one["name"]: _spec(one, kind) for one in step["outputs"]})
+        steps.append(_Step(name, step["inputs"], outputs, processes, is_of_items))
     functions = Functions(steps)
     try:
         for one in steps:
@@ -157,6 +211,14 @@ def load(spec: str, seed: int, threads: int, memory_bytes: int | None) -> Functi
         functions.stop()
         raise
     return functions
+
+
+def _kind(step: Mapping[str, Any]) -> str:
+    return str(step.get("kind", RowFunction.STEP))
+
+
+def _name(step: Mapping[str, Any]) -> str:
+    return f"{_kind(step)}({step['name']})"
 
 
 def _lacking(steps: Sequence[_Step], error: OSError | MemoryError) -> RetryableError:
@@ -190,7 +252,7 @@ class Lane:
 
     def run(
         self, epoch: int, ids: Sequence[int], tensors: Sequence[_Tensor], columns: dict[str, Any]
-    ) -> tuple[list[bytes], list[tuple[int, str]]]:
+    ) -> tuple[list[_Result], list[tuple[int, str]]]:
         """Runs the functions on rows.
 
         Args:
@@ -200,7 +262,7 @@ class Lane:
             columns: The other columns: arrays and lists.
 
         Returns:
-            The bytes of each result, of all rows; and the rows without a result, with the reason.
+            Each result, of all rows; and the rows without a result, with the reason.
 
         Raises:
             RetryableError: The functions were stopped, the rows were given up, or this machine lacks something.
@@ -208,7 +270,7 @@ class Lane:
         rows = _rows(epoch, ids, tensors, columns)
         left = list(range(len(ids)))  # rows that have not failed
         failures: list[tuple[int, str]] = []
-        results: dict[str, np.ndarray[Any, Any]] = {}
+        results: dict[str, _Result] = {}
         steps = self._steps
         try:
             if not steps:
@@ -217,9 +279,11 @@ class Lane:
                 made, failed = step.processes.run(
                     rows.inputs(step.inputs, step.name), rows.ids, epoch, step.outputs, self._asker
                 )
-                for name, array in made.items():
-                    results[name] = array if len(left) == len(ids) else spread(array, left, len(ids))
+                results.update(step.results(made, left, len(ids)))
+                if step.is_of_items:
+                    del rows.columns[INDEX]
                 rows.replace(made, "numpy")
+                rows.lengths.update(lengths_of(step.outputs, made))
                 if failed:
                     failures += [(left[row], f"{step.name} {reason}") for row, reason in failed.items()]
                     good = [row for row in range(len(left)) if row not in failed]
@@ -228,7 +292,7 @@ class Lane:
             raise RetryableError("the worker has given up these rows; ask another one") from None
         except (OSError, MemoryError) as error:
             raise _lacking(steps, error) from error
-        return [array.tobytes() for array in results.values()], sorted(failures)
+        return list(results.values()), sorted(failures)
 
     def give_up(self) -> None:
         """Ends calls that are under way. Rows that run have 2 s to end before their process is killed."""

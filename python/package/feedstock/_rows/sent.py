@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from feedstock._rows.spec import ItemSpec, SentSpec, Spec, spec_of
+from feedstock._rows.columns import value_of
+from feedstock._rows.spec import ItemSpec, SentSpec, Spec, TensorSpec, spec_of
 from feedstock.errors import ConfigError
+
+# Before the elements of an array that is sent by a worker: the size of the axis that has any size.
+_LENGTH_BYTES = 8
 
 
 def specs_of(tried: Sequence[tuple[int, Mapping[str, Any]]], step: str) -> dict[str, Spec]:
@@ -86,6 +90,46 @@ def gathered(outputs: Mapping[str, Spec], sent: Mapping[int, Mapping[str, Any]],
             padded[place] = value
         columns[name], columns[f"{name}_length"] = padded, lengths
     return columns
+
+
+def with_lengths(outputs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Returns all columns that batches get: next to padded values, also their lengths."""
+    specs: dict[str, Spec] = {}
+    for name, spec in outputs.items():
+        specs[name] = spec
+        if isinstance(spec, SentSpec) and spec.axis is not None:
+            specs[f"{name}_length"] = TensorSpec("int64", ())
+    return specs
+
+
+def without_lengths(outputs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Returns what ``with_lengths`` was given."""
+    padded = [name for name, spec in outputs.items() if isinstance(spec, SentSpec) and spec.axis is not None]
+    lengths = {f"{name}_length" for name in padded}
+    return {name: spec for name, spec in outputs.items() if name not in lengths}
+
+
+def packed(name: str, spec: SentSpec, results: Mapping[str, Any]) -> list[bytes]:
+    """Returns a column of ``gathered`` as bytes of each row; see ``unpacked``."""
+    if spec.axis is None:
+        texts = results[name]
+        return [text.encode("utf-8", "surrogatepass") for text in texts] if spec.dtype == "str" else texts
+    rows = zip(results[name], results[f"{name}_length"].tolist(), strict=True)
+    return [
+        length.to_bytes(_LENGTH_BYTES, "little") + value_of(value, (spec.axis, length)).tobytes()
+        for value, length in rows
+    ]
+
+
+def unpacked(spec: SentSpec, data: bytes) -> Any:
+    """Returns a row's value. No bytes are a row without one."""
+    if spec.axis is None:
+        return data.decode("utf-8", "surrogatepass") if spec.dtype == "str" else data
+    if not data:
+        return spec.empty
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    sizes = [length if size is None else size for size in spec.shape]
+    return np.ndarray(sizes, spec.dtype, data, _LENGTH_BYTES)
 
 
 def lengths_of(

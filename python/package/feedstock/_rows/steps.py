@@ -12,9 +12,9 @@ from feedstock._check import batch_sizes
 from feedstock._rows.columns import Rows
 from feedstock._rows.function import ItemFunction, RowFunction
 from feedstock._rows.item_stage import ItemStage
+from feedstock._rows.items import INDEX
 from feedstock._rows.remote import add_results, sent
 from feedstock._rows.skips import LISTED, Skips
-from feedstock._rows.spec import Spec
 from feedstock._rows.stage import Stage
 from feedstock.errors import ConfigError, FeedstockError
 
@@ -76,6 +76,8 @@ class RowSteps:
             batches = min(_MOST_BATCHES, max(_LEAST_BATCHES, 1 + -(-workers // rows)))
             kind = ItemStage if isinstance(function, ItemFunction) else Stage
             self.stages.append(kind(function, number, seed_of(steps), workers, batches, output, skips))
+        first = self.stages[0]
+        self._items = first if isinstance(first, ItemStage) else None
         self._native: _feedstock.Loader | None = None
         self._samples = 0
 
@@ -87,12 +89,16 @@ class RowSteps:
     def rows_of(self, batch: _feedstock.Batch) -> Rows:
         """Returns a batch for the first stage, with the results of workers."""
         rows = Rows.of(batch, self._output)
-        outputs: dict[str, Spec] = {}
-        for stage in self.on_workers:
-            outputs.update(stage.outputs or {})
-        if outputs:
+        if self.on_workers:
+            if self._items is not None:
+                del rows.columns[INDEX]
+            outputs = [stage.outputs or {} for stage in self.on_workers]
             add_results(rows, batch.results(), outputs, self._output)
         return rows
+
+    def yielded(self, rows: Rows) -> Any:
+        """Returns what the loader yields for a batch after the last stage."""
+        return rows.columns if self._items is None else self._items.rebuilt(rows.columns)
 
     def deliver(self, place: tuple[int, int]) -> None:
         """Counts a batch before the caller gets it; SampleError if too many samples were skipped."""
@@ -102,10 +108,7 @@ class RowSteps:
         """Returns what a thread runs for a stage; the last one returns what the loader yields."""
         if stage is not self.stages[-1]:
             return stage
-        first = self.stages[0]
-        if isinstance(first, ItemStage):
-            return lambda rows: first.rebuilt(stage(rows).substituted().columns)
-        return lambda rows: stage(rows).substituted().columns
+        return lambda rows: self.yielded(stage(rows).substituted())
 
     def open(self, dataset: _feedstock.Dataset, native: _feedstock.Loader, probe: _Probe) -> None:
         """Finds dtypes and shapes of results that are not declared, by running the first sample of the data set.
@@ -130,7 +133,7 @@ class RowSteps:
     def move_to_workers(
         self, dataset: _feedstock.Dataset, native: _feedstock.Pipeline, probe: _Probe
     ) -> _feedstock.Pipeline:
-        """Has workers run the functions of ``executor="worker"``, and returns the native pipeline with them.
+        """Has workers make items and run functions of ``executor="worker"``, and returns the native pipeline with them.
 
         Args:
             dataset: The native data set.
@@ -140,7 +143,7 @@ class RowSteps:
         Raises:
             ConfigError: They come after others, cannot be sent, or fail on the first sample.
         """
-        remote = [stage for stage in self.stages if stage.function.executor == "worker"]
+        remote = [stage for stage in self.stages if stage.function.is_for_workers]
         if not remote:
             return native
         if self.stages[: len(remote)] != remote:
@@ -161,13 +164,13 @@ class RowSteps:
         undeclared = [index for index, stage in enumerate(self.stages) if stage.outputs is None]
         if not undeclared:
             return
-        first = self.stages[0]
+        items = self._items
         try:
-            if isinstance(first, ItemStage):
-                rows = first.attempt_some(self._first(dataset, probe, first.places(self._samples)))
-                first.check_names_for(len(self.stages) - 1)
+            if items is not None:
+                rows = items.attempt_some(self._first(dataset, probe, items.places(self._samples)))
+                items.check_names_for(len(self.stages) - 1)
             else:
-                rows = first.attempt(self._first(dataset, probe, [0])[0])
+                rows = self.stages[0].attempt(self._first(dataset, probe, [0])[0])
             for stage in self.stages[1 : undeclared[-1] + 1]:
                 rows = stage.attempt(rows)
         except BaseException:
@@ -232,15 +235,6 @@ class RowSteps:
         if self._native.steps_in(epoch) is None:
             return position // world_size + _ENDLESS_GRACE
         return self._samples // world_size
-
-    def check_source(self, has_workers: bool) -> None:
-        """Raises ConfigError if the functions include the data set's own code, and rows would come from workers."""
-        if has_workers and isinstance(self.stages[0], ItemStage):
-            raise ConfigError(
-                f"{self.stages[0]} runs the data set's Python in processes of the rank, and workers get no data sets; "
-                "leave out workers=, store the samples in files that fs.Dataset opens, or do with "
-                'map_rows(executor="worker") what the data set does'
-            )
 
     def report(self, report: SkipReport) -> SkipReport:
         """Adds samples that functions skipped to those that the library skipped."""

@@ -2,7 +2,7 @@
 
     from_items ─▶ from_pandas ─▶ from_arrow ──▶ an Arrow IPC file in the cache, named by a digest ─┐
     from_huggingface ──▶ links to its Arrow files, or from_arrow ──────────────────────────────────┼─▶ Dataset
-    from_torch ──▶ a file of indexes; items are made by processes of the rank (`_rows/items`) ─────┘
+    from_torch ──▶ indexes://N, which is computed; processes make the items (`_rows/items`) ───────┘
 
 Invariant: equal contents have equal file names and bytes, so identities and saved positions are the same on every
 machine.

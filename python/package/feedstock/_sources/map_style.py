@@ -9,29 +9,20 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from feedstock import _feedstock
 from feedstock._check import column_names, text, whole_or_none
 from feedstock._dataset import Dataset
 from feedstock._rows.function import ItemFunction
 from feedstock._rows.items import INDEX, Items
 from feedstock._rows.spec import check_name
-from feedstock._sources import tables
-from feedstock._sources.cache import Place
 from feedstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from typing_extensions import Self
 
     from feedstock._pipeline import Pipeline
 
 log = logging.getLogger("feedstock")
-
-# Indexes of a record batch: 256 KiB. The batches of 8 million indexes fit the memory that a rank has for small columns.
-_ROWS = 65_536
 
 
 class ItemBatch(Protocol):
@@ -89,7 +80,7 @@ def from_torch(
     columns: Iterable[str] | None = None,
     num_workers: int | None = None,
 ) -> MapStyle:
-    """Opens a map-style data set of torch: its ``__getitem__`` runs in processes of each rank.
+    """Opens a map-style data set of torch: its ``__getitem__`` runs in processes of each rank, or of workers.
 
     Order, exactly-once delivery, saved positions and any world size are those of every data set. Batches have the
     structure of the items: a tuple of columns for tuples, a dict with ``sample_ids`` and ``valid`` for dicts. Loaders
@@ -98,6 +89,9 @@ def from_torch(
     Before each item, ``random``, ``numpy.random`` and ``torch`` are seeded from seed, epoch and sample, and so are the
     compositions and transforms of albumentations among the data set's attributes. Random augmentation is therefore the
     same for any number of ranks and processes, and after a resume.
+
+    With ``workers=``, workers that allow code make the items. Files that ``__getitem__`` opens must be at the same
+    paths there.
 
     Items have numbers, flags, arrays, tensors, Pillow images, texts and bytes. Values need one dtype and shape. One
     axis may have several lengths: it is padded with 0, and ``<name>_length`` has the lengths. See
@@ -109,7 +103,8 @@ def from_torch(
         identity: Names the contents, such as a version. Saved positions load only into a data set of the same class
             name, length and identity; the contents are not read. Default: none.
         columns: Names the elements of items that are tuples, so that batches are dicts. Default: batches are tuples.
-        num_workers: Processes of each loader; default: the CPU threads of the pipeline (see ``Pipeline.options``).
+        num_workers: Processes of each loader, or of each worker; default: the CPU threads of the pipeline (see
+            ``Pipeline.options``), or the worker's threads.
 
     Raises:
         ConfigError: ``dataset`` has no length or no ``__getitem__``, is iterable-style or empty, or an argument is not
@@ -139,8 +134,7 @@ def from_torch(
         None,
         version,
     )
-    path = _indexes(function.name, length, version)
-    opened = MapStyle(path, layout="ipc", progress=False)
+    opened = MapStyle(_indexes(function.name, length, version), layout="ipc", progress=False)
     opened._functions = (function,)
     opened._recipe = ("from_torch", dataset, identity, names, num_workers)
     log.log(
@@ -189,27 +183,8 @@ def _names(columns: Iterable[str]) -> list[str]:
     return names
 
 
-def _indexes(name: str, length: int, identity: str) -> Path:
-    """Returns the file of the indexes. Its name, and so the identity, depends on the arguments only."""
+def _indexes(name: str, length: int, identity: str) -> str:
+    """Returns the URI of the indexes, which are computed. Identity follows from its last part."""
     described = json.dumps([name, length, identity]).encode()
     digest = hashlib.blake2b(described, digest_size=16).hexdigest()
-    place = Place(None)
-    file = f"items-{digest}.arrow"
-    if (there := place.find(file)) is not None:
-        return there
-    pa = tables.pyarrow_for("from_torch")
-    kind = np.dtype(np.int32 if length < 2**31 else np.int64)
-    schema = pa.schema([pa.field(INDEX, pa.from_numpy_dtype(kind), nullable=False)])
-
-    def batches() -> Iterator[Any]:
-        for start in range(0, length, _ROWS):
-            indexes = np.arange(start, min(start + _ROWS, length), dtype=kind)
-            yield pa.record_batch([tables.numbers(indexes, pa)], schema=schema)
-
-    def write(path: Path) -> str:
-        with pa.ipc.new_file(str(path), schema) as writer:
-            for batch in batches():
-                writer.write_batch(batch)
-        return file
-
-    return place.add(write)
+    return f"indexes://{length}/items-{digest}.arrow"

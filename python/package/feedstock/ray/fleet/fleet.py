@@ -71,9 +71,9 @@ class Fleet(FleetHandle):
         runtime_env: The workers' Ray runtime environment; default: the job's.
         tls: ``True`` (default) encrypts connections, and admits only this fleet's ranks and workers, with certificates
             that are made for it. ``False`` uses the token only, for networks that encrypt connections.
-        allow_code: Whether workers run functions of ``map_rows(executor="worker")``, in processes on their nodes with
-            the actor's rights. Everyone with the fleet's token and certificates can run code there. Needs ``tls``.
-            Default: ``False``, they refuse such pipelines.
+        allow_code: Whether workers run functions of ``map_rows(executor="worker")`` and make items of
+            ``fs.from_torch``, in processes on their nodes with the actor's rights. Everyone with the fleet's token and
+            certificates can run code there. Needs ``tls``. Default: ``False``, they refuse such pipelines.
         lease_seconds: Workers are drained and end after this time without a renewal; default 60.
         drain_seconds: How long an ending worker waits until its streams have moved; default 30.
 

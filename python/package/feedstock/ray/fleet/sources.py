@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import ConfigError, Dataset, Pipeline
-from ..._rows.function import RowFunction
+from ..._rows.function import ItemFunction, RowFunction
 
 #: Parameters of ops that are URIs.
 _URIS = ("noise", "tokenizer")
@@ -35,7 +35,7 @@ def settings(pipeline: Pipeline) -> dict[str, Any]:
         raise ConfigError(
             "the data sets of this pipeline have different storage settings; give the workers' settings as storage=…"
         )
-    return given[0]
+    return given[0] if given else {}
 
 
 def sources(pipeline: Pipeline) -> tuple[str, ...]:
@@ -50,16 +50,24 @@ def sources(pipeline: Pipeline) -> tuple[str, ...]:
 def check_code(pipeline: Pipeline, allow_code: bool) -> None:
     """Raises ConfigError if workers are to run functions of the pipeline, and may not."""
     for function in pipeline._functions:
-        if isinstance(function, RowFunction) and function.executor == "worker" and not allow_code:
+        if not isinstance(function, RowFunction) or not function.is_for_workers or allow_code:
+            continue
+        if isinstance(function, ItemFunction):
             raise ConfigError(
-                f'{function} has executor="worker", and workers of this fleet run no code; give allow_code=True, or '
-                "another executor, which runs it on the ranks' machines"
+                f"{function} makes its items on workers, and workers of this fleet run no code; give allow_code=True, "
+                "or make the loader without workers="
             )
+        raise ConfigError(
+            f'{function} has executor="worker", and workers of this fleet run no code; give allow_code=True, or '
+            "another executor, which runs it on the ranks' machines"
+        )
 
 
 def _opened(dataset: Dataset) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields URI and options of every data set that this one was made of."""
+    """Yields URI and options of every stored data set that this one was made of."""
     step, *rest = dataset._recipe
+    if step == "from_torch":
+        return
     if step == "open":
         uri, options = rest
         yield uri, options

@@ -153,7 +153,7 @@ class Spec:
             )
         if self.drain_seconds < 0:
             raise ConfigError(f"drain_seconds must be >= 0; got {self.drain_seconds}")
-        if not self.allow:
+        if not self.allow and not self.allow_code:  # code reads what it likes
             raise ConfigError(
                 "allow must have at least one URI prefix, or the workers could not read anything"
             )
