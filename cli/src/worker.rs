@@ -97,7 +97,7 @@ impl Command {
         output.end()?;
         if self.allow.is_empty() && self.allow_code {
             tracing::warn!(
-                "this worker may read no data, only make the items of from_torch; set --allow for other pipelines"
+                "this worker has no --allow: it only makes items of from_torch and rejects all other data sets"
             );
         } else if self.allow.is_empty() {
             tracing::warn!("this worker may not read any data and will reject every request; set --allow");

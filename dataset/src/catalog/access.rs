@@ -1,8 +1,9 @@
 //! What reading a few samples takes, by layout and storage.
 
 use super::{Catalog, Content, Layout, Parts};
-use crate::storage::{Location, Scheme};
+use crate::storage::{Location, Scheme, is_on_a_local_disk};
 use feedstock_plan::Access;
+use std::path::Path;
 
 /// Most mean bytes of a Parquet page that a shuffle permutes, but for the last page of a row group: twice those of a piece on object
 /// storage.
@@ -82,6 +83,20 @@ impl Catalog {
     /// Whether objects have one sample each, as in folders.
     fn has_an_object_for_each_sample(&self) -> bool {
         self.objects.len() as u64 >= self.samples()
+    }
+
+    /// Whether its objects are files on disks of this machine, and not on a network file system. Unlike [`is_local`](Self::is_local),
+    /// which the order depends on, it may differ between machines.
+    pub fn is_on_local_disks(&self) -> bool {
+        match &self.content {
+            Content::Union(union) => union.parts().iter().all(|part| part.stored.catalog.is_on_local_disks()),
+            Content::Derived(derived) => derived.base().is_on_local_disks(),
+            Content::Units { .. } | Content::Located(_) => {
+                let last = self.objects.len().checked_sub(1);
+                let place = last.and_then(|at| Location::parse(&self.objects.get(at).uri).ok());
+                place.is_some_and(|at| at.scheme == Scheme::Local && is_on_a_local_disk(Path::new(&at.key)))
+            }
+        }
     }
 
     /// Whether its objects are files of this machine, or computed by it.

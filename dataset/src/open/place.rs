@@ -13,8 +13,8 @@ use twox_hash::XxHash64;
 /// Folders are named as in version 3, so that its catalogs are found.
 const FOLDER_SEED: u64 = 3;
 
-/// Returns where the catalog of `uri` is stored; `None` if catalogs are not kept, and for files that are computed: cataloguing them
-/// takes no longer than reading a catalog.
+/// Returns where the catalog of `uri` is stored; `None` if catalogs are not kept, and for files that are computed: of
+/// millions of indexes, cataloguing them takes no longer than reading a catalog.
 pub(crate) fn place_of(uri: &str, options: &OpenOptions) -> Result<Option<Place>> {
     match &options.catalog.store {
         _ if Location::parse(uri)?.scheme == Scheme::Indexes => Ok(None),

@@ -6,6 +6,9 @@ use feedstock_base::shown;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
+/// The prefix of all files of indexes.
+const ALL_INDEXES: &str = "indexes://";
+
 /// URI prefixes: folders, buckets or single objects. Access to anything outside all of them is `Denied`.
 ///
 /// A prefix ends at a `/` of the key: `s3://corpus/train` allows `s3://corpus/train/a.tar`, not `s3://corpus/train2`. Paths
@@ -44,7 +47,7 @@ impl Allow {
     /// # Ok::<(), feedstock_dataset::Error>(())
     /// ```
     pub fn and_indexes(mut self) -> Self {
-        let (prefix, suffix, key) = ("indexes://".into(), String::new(), String::new());
+        let (prefix, suffix, key) = (ALL_INDEXES.into(), String::new(), String::new());
         self.0.push(Location { scheme: Scheme::Indexes, prefix, suffix, key });
         self
     }
@@ -95,7 +98,7 @@ impl Location {
         }
         match at.scheme {
             Scheme::Local => return Path::new(&at.key).starts_with(&self.key),
-            Scheme::Indexes => return true,
+            Scheme::Indexes if self.prefix == ALL_INDEXES => return true,
             _ => {}
         }
         let is_same_store = match at.scheme {

@@ -34,6 +34,14 @@ impl Found {
 /// The mark in the names of half-written files, which are never listed.
 pub(super) const TEMP_MARK: &str = ".feedstock-tmp-";
 
+/// Whether a file or folder is on a disk of this machine, and not on a network file system.
+pub(crate) fn is_on_a_local_disk(path: &Path) -> bool {
+    // ext, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS
+    const LOCAL: [u64; 7] =
+        [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0x2FC1_2FC1, 0xF2F5_2010];
+    rustix::fs::statfs(path).is_ok_and(|system| LOCAL.contains(&(system.f_type as u64)))
+}
+
 fn etag(meta: &Metadata) -> String {
     let nanos = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
     format!("{:x}-{nanos:x}-{:x}", meta.ino(), meta.len())

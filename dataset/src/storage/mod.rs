@@ -88,6 +88,7 @@ use futures::{StreamExt, TryStreamExt};
 pub(crate) use journal::{Journal, JournalKind, remove_abandoned};
 pub(crate) use list::Listed;
 pub(crate) use listed_part::LISTING;
+pub(crate) use local::is_on_a_local_disk;
 use retry::Shared;
 use secret::Cleaner;
 pub(crate) use seen::ListingFn;
@@ -294,7 +295,8 @@ impl Storage {
             if let Some(bad) = ranges.iter().find(|r| r.start > r.end || r.end > object.size) {
                 store.read(&at.key, &object, bad.clone()).await?; // returns the error that names the problem
             }
-            let (joined, holder) = read::join_ranges(&ranges, at.scheme == Scheme::Local);
+            let (joined, holder) =
+                read::join_ranges(&ranges, matches!(at.scheme, Scheme::Local | Scheme::Indexes));
             let (store, key, object) = (&store, &at.key, &object);
             let fetched: Vec<Bytes> = futures::stream::iter(joined.clone())
                 .map(|range| async move { store.read(key, object, range).await })

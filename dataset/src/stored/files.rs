@@ -8,6 +8,7 @@
 //! the pages. The page tables of a process hold what it has read since it checked the file. Files are replaced by renaming,
 //! never written in place, so a mapping never changes.
 
+use crate::storage::is_on_a_local_disk;
 use crate::{Error, ErrorKind, ObjectRef, Result, Storage};
 use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
@@ -72,20 +73,13 @@ impl AsRef<[u8]> for Owner {
 
 /// Reads a file that should have `size` bytes.
 pub(crate) async fn read(uri: &str, size: u64, storage: &Storage) -> Result<Stored, String> {
+    // On a network file system a file may vanish under its mapping, which would end the process.
     if let Some(path) = storage.local_path(uri).filter(|path| is_on_a_local_disk(path)) {
         return map(&path, size).map_err(|e| format!("{uri}: {e}"));
     }
     let object = ObjectRef { uri: uri.to_owned(), size, etag: None };
     let bytes = storage.read(&object, 0..size).await.map_err(|e| e.to_string())?;
     Ok(Stored { bytes, mapping: None })
-}
-
-/// Whether a file may be mapped. On a network file system it may vanish under its mapping, which would end the process.
-fn is_on_a_local_disk(path: &Path) -> bool {
-    // ext, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS
-    const LOCAL: [u64; 7] =
-        [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x794C_7630, 0x2FC1_2FC1, 0xF2F5_2010];
-    rustix::fs::statfs(path).is_ok_and(|system| LOCAL.contains(&(system.f_type as u64)))
 }
 
 fn map(path: &Path, size: u64) -> std::io::Result<Stored> {

@@ -211,7 +211,9 @@ impl Worker {
         let own = open_with();
         let inbox = InboxFolder::new(&own.catalog.store);
         let at = inbox.as_ref().map(InboxFolder::path);
-        let open_with = restricted(open_with, &own, &allow, at)?;
+        // Code reads what it likes, and indexes hold no data.
+        let may_open = if code.is_some() { allow.clone().and_indexes() } else { allow.clone() };
+        let open_with = restricted(open_with, &own, may_open, at)?;
         let receptions = at.map(|at| Receptions::new(at, open_with.clone(), allow.clone()));
         let registry = Registry::new(open_with, allow, engine, Memory::new(stream_bytes), receptions, code);
         let service = Arc::new(Service::new(registry, token, path, capacity)?);
@@ -346,7 +348,7 @@ fn socket(io: &IoRuntime) -> Result<Option<Bound>> {
 fn restricted(
     open_with: Arc<dyn Fn() -> OpenOptions + Send + Sync>,
     options: &OpenOptions,
-    allow: &Allow,
+    allow: Allow,
     inbox: Option<&Path>,
 ) -> Result<OpenWith> {
     let mut own: Vec<String> = inbox.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
@@ -358,8 +360,7 @@ fn restricted(
         own.push(folder.to_string_lossy().into_owned());
     }
     own.extend(options.archives.iter().map(|folder| folder.to_string_lossy().into_owned()));
-    // A recipe names indexes only if it may run code (`registry/`).
-    let allow = allow.clone().and(own)?.and_indexes();
+    let allow = allow.and(own)?;
     Ok(Arc::new(move || {
         let mut options = open_with();
         options.storage.allow = Some(allow.clone());

@@ -130,9 +130,8 @@ impl Pipeline {
         self
     }
 
-    /// Limits the bytes that each rank of this process fetches for steps that have no slot yet. Default 64 MiB of a data set on a
-    /// local disk, and 128 MiB of others. The next two
-    /// steps are fetched in any case, and no more than 64 steps. Of files on a local disk, no more than these bytes are kept for the
+    /// Limits the bytes that each rank of this process fetches for steps that have no slot yet. Default: 64 MiB if the
+    /// data set is on a disk of this machine, else 128 MiB. The next two steps are fetched in any case, and no more than 64 steps. Of files on a local disk, no more than these bytes are kept for the
     /// next epoch, since the operating system caches files; with object storage, the whole budget is used to keep them.
     ///
     /// Raise it if the storage stops for longer than the steps ahead last: at 140 MB/s, 128 MiB last a second. Streams from
@@ -145,7 +144,7 @@ impl Pipeline {
 
     /// Returns the bytes that are fetched ahead.
     pub(crate) fn bytes_ahead(&self) -> u64 {
-        self.prefetch_bytes.unwrap_or_else(|| match self.recipe.dataset.catalog().is_local() {
+        self.prefetch_bytes.unwrap_or_else(|| match self.recipe.dataset.catalog().is_on_local_disks() {
             true => LOCAL_PREFETCH_BYTES,
             false => PREFETCH_BYTES,
         })

@@ -25,10 +25,11 @@ class RowFunction:
     timeout: float | None
     version: str
 
-    #: The method or function that makes such steps, what to do if ``fn`` cannot be pickled, and if it is too large for
-    #: workers.
+    #: The method or function that makes such steps.
     STEP: ClassVar[str] = "map_rows"
+    #: What to do if ``fn`` cannot be pickled.
     ADVICE: ClassVar[str] = 'Make such objects inside the function, or use executor="thread"'
+    #: What to do if ``fn`` is too large for workers.
     LARGE: ClassVar[str] = "Load large objects inside the function, from a file that workers have"
 
     @property

@@ -133,9 +133,9 @@ def add_results(
             arrays[name] = np.frombuffer(results[name], spec.dtype).reshape(count, *spec.shape)
             continue
         for row, data in enumerate(results[name]):
-            values[row][name] = unpacked(spec, data)
+            values[row][name] = unpacked(name, spec, data)
     padded = gathered(specs, values, count)
-    rows.replace({**padded, **arrays}, output)
+    rows.replace(arrays | {name: value for name, value in padded.items() if name not in arrays}, output)
     rows.lengths.update(lengths_of(specs, padded))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from feedstock._rows.columns import value_of
 from feedstock._rows.spec import ItemSpec, SentSpec, Spec, TensorSpec, spec_of
-from feedstock.errors import ConfigError
+from feedstock.errors import ConfigError, InternalError
 
 # Before the elements of an array that is sent by a worker: the size of the axis that has any size.
 _LENGTH_BYTES = 8
@@ -121,14 +122,21 @@ def packed(name: str, spec: SentSpec, results: Mapping[str, Any]) -> list[bytes]
     ]
 
 
-def unpacked(spec: SentSpec, data: bytes) -> Any:
-    """Returns a row's value. No bytes are a row without one."""
+def unpacked(name: str, spec: SentSpec, data: bytes) -> Any:
+    """Returns a row's value. No bytes are a row without one.
+
+    Raises:
+        InternalError: The bytes are not what ``packed`` returns.
+    """
     if spec.axis is None:
         return data.decode("utf-8", "surrogatepass") if spec.dtype == "str" else data
     if not data:
         return spec.empty
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     sizes = [length if size is None else size for size in spec.shape]
+    needed = _LENGTH_BYTES + math.prod(sizes) * np.dtype(spec.dtype).itemsize
+    if len(data) != needed:
+        raise InternalError(f"a worker sent {len(data)} bytes of column {name!r}, not {needed}")
     return np.ndarray(sizes, spec.dtype, data, _LENGTH_BYTES)
 
 
