@@ -290,14 +290,14 @@ def test_a_data_set_that_cannot_be_sent(serving: Process, tmp_path: Path, monkey
         fs.ConfigError, match=r"cannot send the result '0' \(float64 \[0\]\), which has no bytes"
     ):
         shuffled(Made(without_elements)).loader(output="numpy", workers=serving.address)
-    (tmp_path / "of_the_rank.py").write_text("def item(index):\n    return index\n")
+    (tmp_path / "items_of_the_rank.py").write_text("def item(index):\n    return index\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    import of_the_rank  # type: ignore[import-not-found]
+    import items_of_the_rank  # type: ignore[import-not-found]
 
     with pytest.raises(
-        fs.ConfigError, match=r"(?s)from_torch\(Made\).*cannot load.*No module named 'of_the_rank'"
+        fs.ConfigError, match=r"(?s)from_torch\(Made\).*cannot load.*No module named 'items_of_the_rank'"
     ):
-        batches(shuffled(Made(of_the_rank.item)), workers=serving.address)
+        batches(shuffled(Made(items_of_the_rank.item)), workers=serving.address)
 
 
 def without_elements(index: int) -> Any:
@@ -322,7 +322,9 @@ def test_values_of_any_length_survive_the_way() -> None:
     for spec, values in rows.items():
         sent = {row: {"x": value} for row, value in enumerate(values)}
         made = gathered({"x": spec}, sent, len(values))
-        again = [unpacked(spec, data) for data in packed("x", spec, made)]
+        again = [unpacked("x", spec, data) for data in packed("x", spec, made)]
         for value, other in zip(values, again, strict=True):
             assert_same(other, value)
-        assert_same(unpacked(spec, b""), spec.empty)
+        assert_same(unpacked("x", spec, b""), spec.empty)
+    with pytest.raises(fs.InternalError, match=r"a worker sent 11 bytes of column 'x', not 16"):
+        unpacked("x", SentSpec("int64", (None,)), (1).to_bytes(8, "little") + b"abc")

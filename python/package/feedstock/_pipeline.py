@@ -321,10 +321,10 @@ class Pipeline(Order[R], Forecasts[R]):
             budget_bytes: Bytes of fetched blocks in memory for each loader, decompressed (images and audio stay
                 encoded); default 1 GiB, twice the default shuffle window. With ``local=``, a batch that this machine
                 decodes itself may take half of them.
-            prefetch_bytes: Bytes that each loader fetches for batches that have no slot yet; default 64 MiB for data on a
-                local disk, else 128 MiB. The next two batches are fetched in any case, and no more than 64. Of files on
-                a local disk, no more than these bytes are kept for the next epoch, since the operating system caches
-                files.
+            prefetch_bytes: Bytes that each loader fetches for batches that have no slot yet; default 64 MiB for data
+                on a local disk, else 128 MiB. The next two batches are fetched in any case, and no more than 64. Of
+                files on a local disk, no more than these bytes are kept for the next epoch, since the operating system
+                caches files.
             decoder_memory: Bytes of working memory of each CPU thread for one sample: the decoded image or waveform,
                 and what the decoder and ops need in addition. Default 64 MiB, a 22-megapixel RGB image. A sample that
                 needs more borrows the rest from ``budget_bytes`` until it is decoded. One that needs more than
