@@ -3,7 +3,7 @@
     scripts/python benches/python/folder.py                   # 1,200,000 entries: makes them first, some minutes
     scripts/python benches/python/folder.py --entries 100000
 
-Each side opens the folder and takes one batch, in a process of its own, after its imports. feedstock has a stored
+Each side opens the folder and takes one batch, in a separate process, after its imports. feedstock has a stored
 catalog of an earlier run; ImageFolder lists the folder each time. Both keep the kernel's cache of the folders. The
 images are a few JPEGs of 64 × 64 px under many names (hard links), in 1,000 folders of classes.
 """

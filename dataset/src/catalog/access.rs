@@ -92,19 +92,20 @@ impl Catalog {
             Content::Union(union) => union.parts().iter().all(|part| part.stored.catalog.is_on_local_disks()),
             Content::Derived(derived) => derived.base().is_on_local_disks(),
             Content::Units { .. } | Content::Located(_) => {
-                let last = self.objects.len().checked_sub(1);
-                let place = last.and_then(|at| Location::parse(&self.objects.get(at).uri).ok());
-                place.is_some_and(|at| at.scheme == Scheme::Local && is_on_a_local_disk(Path::new(&at.key)))
+                let last = self.last_place();
+                last.is_some_and(|at| at.scheme == Scheme::Local && is_on_a_local_disk(Path::new(&at.key)))
             }
         }
     }
 
     /// Whether its objects are files of this machine, or computed by it.
     pub fn is_local(&self) -> bool {
-        let last = self.objects.len().checked_sub(1); // the first may be a file of annotations
-        last.is_some_and(|at| {
-            let found = Location::parse(&self.objects.get(at).uri);
-            found.is_ok_and(|found| matches!(found.scheme, Scheme::Local | Scheme::Indexes))
-        })
+        self.last_place().is_some_and(|at| matches!(at.scheme, Scheme::Local | Scheme::Indexes))
+    }
+
+    /// Returns where its last object is. The first may be a file of annotations.
+    fn last_place(&self) -> Option<Location> {
+        let last = self.objects.len().checked_sub(1)?;
+        Location::parse(&self.objects.get(last).uri).ok()
     }
 }
